@@ -32,8 +32,7 @@ ClientFrames::Verdict ClientFrames::Received(absl::string_view bytes, SteadyTime
     unfinished_.Received(part);
     if (calls_ != 0 && unfinished_.open() > calls_) return Verdict::kFlood;
   }
-  if (room_ == nullptr || held_.Resize(unfinished_.bytes()).ok()) return Verdict::kGoOn;
-  return unfinished_.bytes() > kFreeBytes ? Verdict::kNoRoom : Verdict::kGoOn;
+  return HoldUnfinished();
 }
 
 void ClientFrames::Sent(absl::string_view bytes) {
@@ -42,7 +41,17 @@ void ClientFrames::Sent(absl::string_view bytes) {
   while (out_.Next(bytes, part)) {
     if (part.begins) unfinished_.Sent(part.frame);
   }
-  if (room_ != nullptr) held_.Resize(std::min(held_.bytes(), unfinished_.bytes())).IgnoreError();
+}
+
+ClientFrames::Verdict ClientFrames::HasSent(bool stuck) {
+  stuck_ = stuck;
+  return HoldUnfinished();
+}
+
+ClientFrames::Verdict ClientFrames::HoldUnfinished() {
+  const int64_t bytes = unfinished_.bytes() + (stuck_ ? unfinished_.bytes_unanswered() : 0);
+  if (room_ == nullptr || held_.Resize(bytes).ok()) return Verdict::kGoOn;
+  return bytes > kFreeBytes ? Verdict::kNoRoom : Verdict::kGoOn;
 }
 
 }  // namespace bucketd

@@ -32,23 +32,27 @@ class ClientFrames {
   struct Limits {
     FrameLimits frames;
     int64_t calls = 0;               // at a time; 0: not bounded
-    std::shared_ptr<ByteRoom> room;  // of all clients' unfinished messages; null: not bounded
+    std::shared_ptr<ByteRoom> room;  // for all clients' unfinished_messages.h; null: not bounded
   };
   ClientFrames(Limits limits, SteadyTime now, std::string peer);
 
   // The next bytes that came in. Once it is not kGoOn the connection is to end.
   Verdict Received(absl::string_view bytes, SteadyTime now);
-  // The next bytes that went out.
+  // The next bytes that went out; and what that comes to. `stuck`: more was to go and the client
+  // does not read, so that each of its calls is kept, answered or not.
   void Sent(absl::string_view bytes);
+  Verdict HasSent(bool stuck);
 
   static constexpr int64_t kFreeBytes = 64 << 10;
 
  private:
   // Takes the preface away from the front of `bytes`.
   void TakePreface(absl::string_view& bytes);
+  Verdict HoldUnfinished();
 
   size_t preface_ = 0;    // bytes of it that have come
   bool foreign_ = false;  // no HTTP/2
+  bool stuck_ = false;
   FrameReader in_, out_;
   FrameBudget budget_;
   UnfinishedMessages unfinished_;

@@ -48,37 +48,25 @@ class Guard {
 
   // False: the connection is to end.
   bool Received(int fd, const msghdr& message, size_t bytes) {
-    Shard& shard = ShardOf(fd);
-    std::string host;
-    ClientFrames::Verdict verdict = ClientFrames::Verdict::kGoOn;
-    {
-      const absl::MutexLock lock(&shard.mutex);
-      const auto found = shard.connections.find(fd);
-      if (found == shard.connections.end()) return true;
-      Connection& connection = *found->second;
-      // gRPC hands on what it has read before an error and reads again, to get the error again.
-      if (connection.over) return false;
+    return Look(fd, [&](ClientFrames& frames) {
       const SteadyTime now = std::chrono::steady_clock::now();
+      ClientFrames::Verdict verdict = ClientFrames::Verdict::kGoOn;
       ForParts(message, bytes, [&](absl::string_view part) {
-        verdict = connection.frames.Received(part, now);
+        verdict = frames.Received(part, now);
         return verdict == ClientFrames::Verdict::kGoOn;
       });
-      if (verdict == ClientFrames::Verdict::kGoOn) return true;
-      connection.over = true;
-      host = connection.host;
-    }
-    Closed(host, verdict == ClientFrames::Verdict::kFlood);
-    return false;
+      return verdict;
+    });
   }
-
-  void Sent(int fd, const msghdr& message, size_t bytes) {
-    Shard& shard = ShardOf(fd);
-    const absl::MutexLock lock(&shard.mutex);
-    const auto found = shard.connections.find(fd);
-    if (found == shard.connections.end()) return;
-    ForParts(message, bytes, [&](absl::string_view part) {
-      found->second->frames.Sent(part);
-      return true;
+  bool Sent(int fd, const msghdr& message, size_t bytes) {
+    return Look(fd, [&](ClientFrames& frames) {
+      size_t wanted = 0;
+      for (size_t i = 0; i < message.msg_iovlen; ++i) wanted += message.msg_iov[i].iov_len;
+      ForParts(message, bytes, [&](absl::string_view part) {
+        frames.Sent(part);
+        return true;
+      });
+      return frames.HasSent(/*stuck=*/bytes < wanted);
     });
   }
 
@@ -121,6 +109,28 @@ class Guard {
     absl::Mutex mutex;
     absl::flat_hash_map<int, std::unique_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
   };
+
+  // look(frames): the verdict on what came or went. False: the connection is to end.
+  template <typename LookAt>
+  bool Look(int fd, const LookAt& look) {
+    Shard& shard = ShardOf(fd);
+    std::string host;
+    ClientFrames::Verdict verdict = ClientFrames::Verdict::kGoOn;
+    {
+      const absl::MutexLock lock(&shard.mutex);
+      const auto found = shard.connections.find(fd);
+      if (found == shard.connections.end()) return true;
+      Connection& connection = *found->second;
+      // gRPC hands on what it has read before an error and reads again, to get the error again.
+      if (connection.over) return false;
+      verdict = look(connection.frames);
+      if (verdict == ClientFrames::Verdict::kGoOn) return true;
+      connection.over = true;
+      host = connection.host;
+    }
+    Closed(host, verdict == ClientFrames::Verdict::kFlood);
+    return false;
+  }
 
   // Calls body(part) for the buffers that `bytes` fill, until it returns false.
   template <typename Body>
@@ -249,8 +259,12 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
 
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   const ssize_t bytes = syscall(SYS_sendmsg, fd, message, flags);
-  if (bytes > 0) bucketd::TheGuard().Sent(fd, *message, static_cast<size_t>(bytes));
-  return bytes;
+  const int error = errno;
+  if (bytes < 0 && error != EAGAIN) return bytes;
+  const bool goes_on =
+      bucketd::TheGuard().Sent(fd, *message, static_cast<size_t>(std::max<ssize_t>(bytes, 0)));
+  errno = goes_on ? error : ECONNRESET;
+  return goes_on ? bytes : -1;
 }
 
 // Before its number is another one's.

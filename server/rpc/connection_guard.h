@@ -1,12 +1,13 @@
-// Ends connections that flood their server with HTTP/2 frames, or that make it keep more of
-// unfinished messages than there is room for, before gRPC has seen the frames.
+// Ends connections that flood their server with HTTP/2 frames, before gRPC has seen the frames, or
+// that make it keep more of unfinished messages and answers than there is room for.
 //
 // gRPC (1.51) makes a call of every stream, also of one that is reset with the next frame, and has
-// no limit for that; nor for messages whose last byte never comes: where they have used up its
-// quota of memory it closes other people's connections. It offers no place to look at bytes either,
-// so this file defines `accept4`, `recvmsg`, `sendmsg` and `close`, which gRPC's shared library
-// then calls in place of the C library's: they do the same and count. What else calls them is not
-// affected: a socket counts if it was accepted, and is read by recvmsg.
+// no limit for that; nor for answers that are not taken; nor for messages whose last byte never
+// comes: where they have used up its quota of memory it closes other people's connections. It
+// offers no place to look at bytes either, so this file defines `accept4`, `recvmsg`, `sendmsg` and
+// `close`, which gRPC's shared library then calls in place of the C library's: they do the same and
+// count. What else calls them is not affected: a socket counts if it was accepted, and is read by
+// recvmsg.
 //
 // It counts what it can read: connections that do not begin as HTTP/2 does are left alone. Behind
 // TLS the same frames are counted where they are decrypted, in session_guard.h.
@@ -26,7 +27,7 @@ namespace bucketd {
 inline constexpr FrameLimits kSuspectLimits{20, 100};
 
 struct ConnectionLimits {
-  std::shared_ptr<ByteRoom> unfinished;  // of messages that are not whole; null: not bounded
+  std::shared_ptr<ByteRoom> unfinished;  // of messages and answers; null: not bounded
   int64_t connections = 0;               // at a time; 0: not bounded
   int64_t calls = 0;                     // of one of them at a time; 0: not bounded
 };

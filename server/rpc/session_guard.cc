@@ -71,18 +71,25 @@ Session* SessionOf(SSL* ssl) {
   return session.release();
 }
 
-// False: the session is to end.
-bool Decrypted(SSL* ssl, absl::string_view bytes) {
+// look(frames): the verdict on what came or went. False: the session is to end.
+template <typename Look>
+bool GoesOn(SSL* ssl, const Look& look) {
   Session* const session = SessionOf(ssl);
   if (session == nullptr) return true;
   if (session->over) return false;
-  if (session->frames.Received(bytes, std::chrono::steady_clock::now()) ==
-      ClientFrames::Verdict::kGoOn) {
-    return true;
-  }
+  if (look(session->frames) == ClientFrames::Verdict::kGoOn) return true;
   session->over = true;
   TheGuard().Closed();
   return false;
+}
+
+// -1, with what SSL_get_error looks at: this is no "try again".
+int End() {
+  ERR_raise_data(
+      ERR_LIB_USER, 1,
+      "more HTTP/2 frames that nobody answers, more calls, or more of unfinished messages and "
+      "answers, than are allowed");
+  return -1;
 }
 
 template <typename Function>
@@ -117,23 +124,22 @@ int SSL_read(SSL* ssl, void* buffer, int size) {
   const int bytes = read(ssl, buffer, size);
   if (bytes <= 0 || SSL_is_server(ssl) == 0) return bytes;
   const absl::string_view content(static_cast<const char*>(buffer), static_cast<size_t>(bytes));
-  if (bucketd::Decrypted(ssl, content)) return bytes;
-  // What SSL_get_error looks at: this is no "try again".
-  ERR_raise_data(
-      ERR_LIB_USER, 1,
-      "more HTTP/2 frames that nobody answers, more calls, or more of unfinished messages, "
-      "than are allowed");
-  return -1;
+  const bool goes_on = bucketd::GoesOn(ssl, [content](bucketd::ClientFrames& frames) {
+    return frames.Received(content, std::chrono::steady_clock::now());
+  });
+  return goes_on ? bytes : bucketd::End();
 }
 
 int SSL_write(SSL* ssl, const void* buffer, int size) {
   static const auto write = bucketd::Real<int (*)(SSL*, const void*, int)>("SSL_write");
   const int bytes = write(ssl, buffer, size);
   if (bytes <= 0 || SSL_is_server(ssl) == 0) return bytes;
-  if (bucketd::Session* const session = bucketd::SessionOf(ssl)) {
-    session->frames.Sent({static_cast<const char*>(buffer), static_cast<size_t>(bytes)});
-  }
-  return bytes;
+  const absl::string_view content(static_cast<const char*>(buffer), static_cast<size_t>(bytes));
+  const bool goes_on = bucketd::GoesOn(ssl, [content](bucketd::ClientFrames& frames) {
+    frames.Sent(content);
+    return frames.HasSent(/*stuck=*/false);  // only the socket knows
+  });
+  return goes_on ? bytes : bucketd::End();
 }
 
 }  // extern "C"

@@ -38,7 +38,14 @@ void UnfinishedMessages::Received(const FrameReader::Part& part) {
 }
 
 void UnfinishedMessages::Sent(const FrameHeader& frame) {
-  if (Ends(frame)) Forget(streams_.find(frame.stream));
+  const auto stream = streams_.find(frame.stream);
+  if (stream == streams_.end()) return;
+  if (Ends(frame)) {
+    Forget(stream);
+  } else if (frame.kind == FrameKind::kHeaders && !std::exchange(stream->second.answered, true)) {
+    bytes_ += kAnswerBytes;
+    ++answered_;
+  }
 }
 
 void UnfinishedMessages::Opened(const FrameHeader& frame) {
@@ -89,6 +96,10 @@ void UnfinishedMessages::Forget(Streams::iterator stream) {
   if (stream == streams_.end()) return;
   bytes_ -= stream->second.partial + stream->second.behind;
   if (!stream->second.ended) bytes_ -= kCallBytes;
+  if (stream->second.answered) {
+    bytes_ -= kAnswerBytes;
+    --answered_;
+  }
   streams_.erase(stream);
 }
 

@@ -1,7 +1,8 @@
-// What a client has made gRPC keep that no call can read yet: calls whose requests have not ended,
-// and bytes of messages that are not whole or came behind a call's first one. gRPC gives every
-// stream of a connection room for a whole message, so that a client who never sends the last bytes
-// fills all memory there is for messages. Not thread-safe.
+// What a client has made gRPC keep: calls whose requests have not ended, bytes of messages that are
+// not whole or came behind a call's first one, and calls whose answers have begun and not ended.
+// gRPC gives every stream of a connection room for a whole message, so that a client who never
+// sends the last bytes fills all memory there is for messages; and it keeps a call until its client
+// takes the answer, which one who opens no window never does. Not thread-safe.
 //
 // Sees the frames of both sides. A message is a flag, its length in four bytes, and as many bytes.
 #pragma once
@@ -23,8 +24,11 @@ class UnfinishedMessages {
   // Of the server's: whatever a stream has that has ended is let go.
   void Sent(const FrameHeader& frame);
 
-  // Of messages, and kCallBytes for each call whose request has not ended.
+  // Of messages, kCallBytes for each call whose request has not ended, and kAnswerBytes for each
+  // whose answer has begun.
   int64_t bytes() const { return bytes_; }
+  // What the others would take, once they are answered: kAnswerBytes each.
+  int64_t bytes_unanswered() const { return kAnswerBytes * (open() - answered_); }
   // Streams that have not ended on both sides.
   int64_t open() const { return static_cast<int64_t>(streams_.size()); }
 
@@ -33,6 +37,8 @@ class UnfinishedMessages {
   static constexpr int64_t kWindowBytes = 64 << 10;
   // What gRPC (1.51) makes of the first frame of a call: 8 to 34 KiB were measured.
   static constexpr int64_t kCallBytes = 32 << 10;
+  // And of a call until its answer has been sent: 16 KiB were measured. A plan is shared.
+  static constexpr int64_t kAnswerBytes = 16 << 10;
 
  private:
   struct Stream {
@@ -42,7 +48,8 @@ class UnfinishedMessages {
     int64_t partial = 0;  // bytes that have
     int64_t behind = 0;   // of whole messages but the first
     bool first = true;
-    bool ended = false;  // by its client
+    bool ended = false;     // by its client
+    bool answered = false;  // begun to be
   };
   using Streams = absl::flat_hash_map<uint32_t, Stream>;
 
@@ -53,8 +60,9 @@ class UnfinishedMessages {
   void Forget(Streams::iterator stream);
 
   int64_t bytes_ = 0;
-  size_t left_ = 0;    // of the frame that is being read
-  uint32_t last_ = 0;  // that was opened: of those before it none is opened again
+  int64_t answered_ = 0;  // streams whose answer has begun
+  size_t left_ = 0;       // of the frame that is being read
+  uint32_t last_ = 0;     // that was opened: of those before it none is opened again
   Streams streams_;
 };
 

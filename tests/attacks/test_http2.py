@@ -1,6 +1,7 @@
 """What HTTP/2 and gRPC's framing allow a single connection to do."""
 
 import socket
+import struct
 import time
 import urllib.request
 import zlib
@@ -159,6 +160,39 @@ def test_calls_whose_requests_never_come(acknowledged):
         seen = scene.under(lambda: ended.append(calls_without_requests(scene.server.address, connections, calls, acknowledged)))
         assert scene.server.metric("bucketd_connections_closed_total") == ended[0] > 0
     seen.holds(f"calls whose requests never come, {connections} times {calls}", memory_mib=100)
+
+
+def answers_that_nobody_takes(address: str, connections: int, calls: int) -> int:
+    """So many hits a connection whose windows stay shut. Returns how many connections were ended."""
+    shut = frame(http2.SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + frame(http2.SETTINGS, http2.ACK, 0)
+    block, request = http2.header_block(http2.GET_PLAN), http2.message(honest.KEY.request().SerializeToString())
+    held = []
+    for _ in range(connections):
+        held.append(connection := Connection(address, "127.0.0.2"))
+        time.sleep(0.1)  # it is about memory
+        try:
+            connection.send(shut)
+            for _ in range(calls):
+                stream = connection.next_stream()
+                connection.send(frame(http2.HEADERS, http2.END_HEADERS, stream, block)
+                                + frame(http2.DATA, http2.END_STREAM, stream, request))
+        except OSError:
+            pass
+    until = time.monotonic() + 2
+    ended = sum(connection.closed.wait(max(0.0, until - time.monotonic())) for connection in held)
+    for connection in held:
+        connection.close()
+    return ended
+
+
+@pytest.mark.quiet
+def test_answers_that_nobody_takes():
+    """gRPC keeps an answered call until its client has taken the answer; none of them waits for anything here."""
+    ended, connections = [], kit.size(8, 60)
+    with kit.Scene() as scene:
+        seen = scene.under(lambda: ended.append(answers_that_nobody_takes(scene.server.address, connections, 1000)))
+        assert scene.server.metric("bucketd_connections_closed_total") == ended[0] > 0
+    seen.holds(f"answers that nobody takes, {connections} times 1000", memory_mib=kit.MESSAGES_MIB // 2)
 
 
 def silent_connections(address: str, count: int) -> list[socket.socket]:

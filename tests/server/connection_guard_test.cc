@@ -177,6 +177,7 @@ class UnfinishedTest : public ::testing::Test {
     return unfinished_.bytes();
   }
   static constexpr int64_t kCall = UnfinishedMessages::kCallBytes;
+  static constexpr int64_t kAnswer = UnfinishedMessages::kAnswerBytes;
   int64_t AfterSent(const std::string& bytes) {
     FrameReader::Part part;
     absl::string_view rest = bytes;
@@ -224,7 +225,7 @@ TEST_F(UnfinishedTest, AStreamThatEndsOnEitherSideIsLetGo) {
     stream += 2;
     EXPECT_EQ(After(begun(stream)), kCall + 45);
     EXPECT_EQ(AfterSent(FrameOf(stream, kHeaders, 4, "block") + FrameOf(stream, kData, 0, "some")),
-              kCall + 45);
+              kCall + 45 + kAnswer);
     EXPECT_EQ(AfterSent(FrameOf(stream, kind, static_cast<unsigned char>(flags), "last")), 0);
     EXPECT_EQ(unfinished_.open(), 0);
     EXPECT_EQ(After(FrameOf(stream, kData, 0, std::string(60, 'm'))), 0) << "nobody keeps that";
@@ -240,6 +241,19 @@ TEST_F(UnfinishedTest, WhatComesBehindTheFirstMessageCountsUpToTheWindow) {
   EXPECT_EQ(After(FrameOf(1, kData, kEndStreamFlag)), UnfinishedMessages::kWindowBytes)
       << "they may still be unread";
   EXPECT_EQ(AfterSent(FrameOf(1, kHeaders, 5, "trailer")), 0);
+}
+
+// A call that waits is in the places of those who wait; one that has its answer is not.
+TEST_F(UnfinishedTest, AnAnswerThatHasBegunCountsUntilItEnds) {
+  const auto asked = [](uint32_t stream) { return FrameOf(stream, kHeaders, 5, "block"); };
+  EXPECT_EQ(After(asked(1) + asked(3) + asked(5)), 0);
+  EXPECT_EQ(AfterSent(FrameOf(1, kHeaders, 4, "block")), kAnswer);
+  EXPECT_EQ(AfterSent(FrameOf(1, kData, 0, "some")), kAnswer);
+  EXPECT_EQ(AfterSent(FrameOf(3, kHeaders, 4, "block")), 2 * kAnswer);
+  EXPECT_EQ(AfterSent(FrameOf(5, kHeaders, 5, "refused")), 2 * kAnswer);
+  EXPECT_EQ(AfterSent(FrameOf(1, kData, 0, "more") + FrameOf(1, kHeaders, 5, "trailers")), kAnswer);
+  EXPECT_EQ(After(FrameOf(3, kReset, 0, "why?")), 0);
+  EXPECT_EQ(AfterSent(FrameOf(7, kHeaders, 4, "block")), 0) << "of no call";
 }
 
 TEST_F(UnfinishedTest, DataOfNoStreamCountsNowhere) {
@@ -304,6 +318,16 @@ class ConnectionGuardTest : public ::testing::Test {
     return recvmsg(server_, &message, 0);
   }
 
+  // From so many buffers; what sendmsg returned.
+  ssize_t Answer(std::vector<std::string> buffers) const {
+    std::vector<iovec> parts;
+    for (std::string& part : buffers) parts.push_back({part.data(), part.size()});
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    return sendmsg(server_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
   static constexpr int64_t kCall = UnfinishedMessages::kCallBytes;
   const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(240'000);
   int listener_ = -1;
@@ -357,13 +381,48 @@ TEST_F(ConnectionGuardTest, WhatTheServerEndsIsGivenBack) {
   Send(kPreface + FrameOf(1, kHeaders, 4) + FrameOf(1, kData, 0, Message(200'000, 15'000)));
   EXPECT_GT(Read(9, 9000), 15'000);
   EXPECT_EQ(room_->used(), kCall + 15'005);
-  std::string trailers = FrameOf(0, kSettings, 0) + FrameOf(1, kHeaders, 5, "trailers");
-  iovec part{trailers.data(), trailers.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  EXPECT_EQ(sendmsg(server_, &message, 0), static_cast<ssize_t>(trailers.size()));
+  EXPECT_GT(Answer({FrameOf(0, kSettings, 0), FrameOf(1, kHeaders, 5, "trailers")}), 0);
   EXPECT_EQ(room_->used(), 0);
+}
+
+TEST_F(ConnectionGuardTest, WhoTakesNoAnswersIsEnded) {
+  std::string calls = kPreface;
+  for (uint32_t stream = 1; stream < 99; stream += 2) calls += FrameOf(stream, kHeaders, 5, "call");
+  Send(calls);
+  EXPECT_GT(Read(9, 9000), 0);
+  uint32_t stream = 1;
+  for (; stream < 15; stream += 2) EXPECT_GT(Answer({FrameOf(stream, kHeaders, 4, "begun")}), 0);
+  EXPECT_EQ(room_->used(), 7 * UnfinishedMessages::kAnswerBytes);
+  for (; stream < 71; stream += 2) {
+    EXPECT_GT(Answer({FrameOf(stream, kHeaders, 4, "begun"), FrameOf(stream, kHeaders, 5, "end")}),
+              0)
+        << "as many as are taken, in as many pieces";
+  }
+  errno = 0;
+  EXPECT_EQ(Answer({FrameOf(stream, kHeaders, 4, "begun")}), -1) << "half of the room is 120,000";
+  EXPECT_EQ(errno, ECONNRESET);
+  Send(FrameOf(99, kHeaders, 5, "call"));
+  EXPECT_EQ(Read(9, 9000), -1) << "it has ended for good";
+  EXPECT_EQ(closed_, 1);
+}
+
+// Whatever its calls are answered goes nowhere, and nothing of it is seen.
+TEST_F(ConnectionGuardTest, OfWhoDoesNotReadAllCallsCount) {
+  Send(kPreface + FrameOf(1, kHeaders, 5, "call") + FrameOf(3, kHeaders, 5, "call"));
+  EXPECT_GT(Read(9, 9000), 0);
+  const std::string much = Times(1000, FrameOf(0, kPing, 1, std::string(8, 'p')));
+  while (Answer({much}) > 0) continue;
+  EXPECT_EQ(errno, EAGAIN) << "that much goes on in any case";
+  EXPECT_EQ(room_->used(), 2 * UnfinishedMessages::kAnswerBytes);
+  std::string more;
+  for (uint32_t stream = 5; stream < 15; stream += 2) more += FrameOf(stream, kHeaders, 5, "call");
+  Send(more);
+  EXPECT_GT(Read(9, 9000), 0);
+  EXPECT_EQ(room_->used(), 7 * UnfinishedMessages::kAnswerBytes);
+  EXPECT_EQ(closed_, 0);
+  Send(FrameOf(15, kHeaders, 5, "call"));
+  EXPECT_EQ(Read(9, 9000), -1) << "half of the room is 120,000";
+  EXPECT_EQ(closed_, 1);
 }
 
 // Three places, one of them taken by the fixture's own connection.

@@ -79,6 +79,12 @@ const std::string kCall = [] {
          block;
 }();
 
+std::string CallIn(char stream) {
+  std::string frames = kCall;
+  frames[8] = stream;
+  return frames;
+}
+
 // The beginning of a message of a mebibyte in stream 1, or what comes then: so many bytes.
 std::string Some(size_t bytes, bool first) {
   std::string frame = first ? std::string("\0\x10\0\0", 4) : "";
@@ -89,14 +95,24 @@ std::string Some(size_t bytes, bool first) {
   return size + std::string("\0\0\0\0\0\1", 6) + frame;
 }
 
-// Never answers, and reads nothing.
+// Never answers, though it may begin to, and reads nothing.
 class Silent final : public grpc::CallbackGenericService {
+ public:
+  std::atomic<bool> begins = false;
+
+ private:
   class Reactor final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Reactor(bool begins) {
+      if (begins) StartSendInitialMetadata();
+    }
+
+   private:
     void OnCancel() override { Finish(grpc::Status::CANCELLED); }
     void OnDone() override { delete this; }
   };
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
-    return new Reactor;
+    return new Reactor(begins);
   }
 };
 
@@ -164,9 +180,9 @@ class SessionGuardTest : public ::testing::Test {
   const std::shared_ptr<ByteRoom> room_ = std::make_shared<ByteRoom>(240'000);
   std::atomic<int> closed_{0};
   std::atomic<int> closed_sockets_{0};
+  Silent service_;
 
  private:
-  Silent service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   SSL_CTX* const client_ = SSL_CTX_new(TLS_client_method());
@@ -185,14 +201,19 @@ TEST_F(SessionGuardTest, AFloodInsideTlsEndsItsConnection) {
 }
 
 TEST_F(SessionGuardTest, CallsInsideTlsAreBounded) {
-  const auto call = [](char stream) {
-    std::string frames = kCall;
-    frames[8] = stream;
-    return frames;
-  };
-  Send(call(1) + call(3) + call(5) + kPing);
+  Send(CallIn(1) + CallIn(3) + CallIn(5) + kPing);
   EXPECT_EQ(ReadUntil(kPong).find("(the end)"), std::string::npos);
-  Send(call(7) + kPing);
+  Send(CallIn(7) + kPing);
+  EXPECT_NE(ReadUntil("never").find("(the end)"), std::string::npos);
+  EXPECT_EQ(closed_, 1);
+  EXPECT_TRUE(EventuallyUsed(0));
+}
+
+TEST_F(SessionGuardTest, AnswersInsideTlsThatHaveBegunAreBounded) {
+  service_.begins = true;
+  Send(CallIn(1) + CallIn(3) + kPing);
+  EXPECT_TRUE(EventuallyUsed(2 * (kCallBytes + UnfinishedMessages::kAnswerBytes)));
+  Send(CallIn(5));
   EXPECT_NE(ReadUntil("never").find("(the end)"), std::string::npos);
   EXPECT_EQ(closed_, 1);
   EXPECT_TRUE(EventuallyUsed(0));
