@@ -17,6 +17,9 @@ namespace {
 
 constexpr size_t kTokenBytes = 32;
 constexpr size_t kMaxWhyBytes = 1024;
+// Timers' thread, or gRPC's, answers this many by itself.
+constexpr size_t kAnswersInline = 64;
+constexpr int kMaxQueuedAnswers = 4096;  // one entry a group
 constexpr char kDraining[] = "the server is shutting down; groups have to meet anew at the next";
 
 absl::StatusOr<std::string> NewToken() {
@@ -38,9 +41,13 @@ Rendezvous::Rendezvous(Timers& timers, std::function<uint64_t()> next_epoch,
     : timers_(timers),
       next_epoch_(std::move(next_epoch)),
       limits_(limits),
-      displaced_(std::move(displaced)) {}
+      displaced_(std::move(displaced)),
+      answers_(1, kMaxQueuedAnswers) {}
 
-Rendezvous::~Rendezvous() { BeginDrain(); }
+Rendezvous::~Rendezvous() {
+  answers_.Stop();
+  BeginDrain();
+}
 
 void Rendezvous::BeginDrain() {
   Later later;
@@ -50,7 +57,7 @@ void Rendezvous::BeginDrain() {
     const absl::Status status = MakeError(Reason::kDraining, kDraining);
     for (auto& [key, group] : groups_) LetGo(group, status, later);
   }
-  Run(later);
+  Run(std::move(later));
 }
 
 void Rendezvous::LetGo(Group& group, const absl::Status& why, Later& later) {
@@ -63,11 +70,23 @@ void Rendezvous::LetGo(Group& group, const absl::Status& why, Later& later) {
 void Rendezvous::LetWatcherGo(Group& group, Id id, const absl::StatusOr<Fate>& fate, Later& later) {
   const auto watcher = group.watchers.find(id);
   timers_.Cancel(watcher->second.timer);
-  watcher_places_.Remove(watcher->second.share, id);
+  call_places_.Remove(watcher->second.share, id);
   later.push_back([done = std::move(watcher->second.done), fate] { done(fate); });
   group.watchers.erase(watcher);
   where_.erase(id);
-  --watchers_;
+}
+
+void Rendezvous::LetCallGo(Id id, const absl::Status& why, Later& later) {
+  const Place place = where_.at(id);
+  Group& group = groups_.at(place.group);
+  if (group.watchers.contains(id)) {
+    LetWatcherGo(group, id, why, later);
+  } else {
+    const auto waiter = group.waiting.find(place.rank);
+    Dismiss(waiter->second, why, later);
+    group.waiting.erase(waiter);
+  }
+  Touch(group);
 }
 
 void Rendezvous::Touch(Group& group) {
@@ -160,7 +179,7 @@ Rendezvous::Id Rendezvous::Join(const Call& call, SteadyTime deadline, OnMet don
     const absl::MutexLock lock(&mutex_);
     id = JoinLocked(call, deadline, done, later);
   }
-  Run(later);
+  Run(std::move(later));
   if (!id.ok()) done(id.status());
   return id.value_or(0);
 }
@@ -169,6 +188,8 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
                                                       const OnMet& done, Later& later) {
   RETURN_IF_ERROR(Check(call));
   const Key key(call.tenant, call.group);
+  const auto [outer, inner] = ShareOf(call.tenant, call.who.host, call.who.tenant_is_known);
+  RETURN_IF_ERROR(MakeRoomForCall({outer, inner}, later));
   ASSIGN_OR_RETURN(Group* const group, FindOrMake(key, call.who, later));
   const absl::Status agrees = CheckAgainst(*group, call);
   if (!agrees.ok()) {  // they would wait for a rank that will not come
@@ -188,8 +209,13 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
     Dismiss(waiter, MakeError(Reason::kCancelled, text), later);
   }
   const Id id = ++last_id_;
-  waiter = {id, timers_.Schedule(deadline, [this, id] { TimeOut(id); }), deadline, done,
-            call.endpoint};
+  call_places_.Add({outer, inner}, id);
+  waiter = {id,
+            timers_.Schedule(deadline, [this, id] { TimeOut(id); }),
+            deadline,
+            done,
+            call.endpoint,
+            {outer, inner}};
   where_[id] = {key, call.rank};
   const bool all_are_here = group->waiting.size() == group->size;
   if (all_are_here) Meet(*group, later);
@@ -200,6 +226,7 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
 void Rendezvous::Dismiss(Waiter& waiter, const absl::StatusOr<std::shared_ptr<const Met>>& answer,
                          Later& later) {
   timers_.Cancel(waiter.timer);
+  call_places_.Remove(waiter.share, waiter.id);
   where_.erase(waiter.id);
   later.push_back([done = std::move(waiter.done), answer] { done(answer); });
 }
@@ -223,18 +250,18 @@ void Rendezvous::Meet(Group& group, Later& later) {
   group.waiting.clear();
 }
 
-absl::Status Rendezvous::MakeRoomToWatch(const Shares::Path& share, Later& later) {
-  if (watchers_ < limits_.max_watchers) return absl::OkStatus();
-  const Id displaced = watcher_places_.GivesWayTo(share);
-  if (displaced == 0) return MakeError(Reason::kOverloaded, "too many calls watch epochs");
+absl::Status Rendezvous::MakeRoomForCall(const Shares::Path& share, Later& later) {
+  if (where_.size() < limits_.max_calls) return absl::OkStatus();
+  const Id displaced = call_places_.GivesWayTo(share);
+  if (displaced == 0) {
+    return MakeError(Reason::kOverloaded, "too many calls wait for groups or watch epochs");
+  }
   if (displaced_ != nullptr) displaced_();
-  Group& group = groups_.at(where_.at(displaced).group);
-  LetWatcherGo(group, displaced,
-               MakeError(Reason::kOverloaded,
-                         "too many calls watch epochs, most of them yours: one of another gets the "
-                         "place"),
-               later);
-  Touch(group);
+  LetCallGo(displaced,
+            MakeError(Reason::kOverloaded,
+                      "too many calls wait for groups or watch epochs, most of them yours: one of "
+                      "another gets the place"),
+            later);
   return absl::OkStatus();
 }
 
@@ -256,13 +283,12 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::WatchLocked(const Epoch& epoch, Stead
   if (epoch.number < group.epoch) return tell(absl::StrCat("epoch ", group.epoch, " has begun"));
   if (group.over) return tell(group.why);
   const auto [outer, inner] = ShareOf(epoch.tenant, epoch.who.host, epoch.who.tenant_is_known);
-  RETURN_IF_ERROR(MakeRoomToWatch({outer, inner}, later));
+  RETURN_IF_ERROR(MakeRoomForCall({outer, inner}, later));
   const Id id = ++last_id_;
-  watcher_places_.Add({outer, inner}, id);
+  call_places_.Add({outer, inner}, id);
   group.watchers[id] = {
       timers_.Schedule(deadline, [this, id] { TimeOut(id); }), done, {outer, inner}};
   where_[id] = {key};
-  ++watchers_;
   Touch(group);
   return id;
 }
@@ -274,7 +300,7 @@ Rendezvous::Id Rendezvous::Watch(const Epoch& epoch, SteadyTime deadline, const 
     const absl::MutexLock lock(&mutex_);
     id = WatchLocked(epoch, deadline, done, later);
   }
-  Run(later);
+  Run(std::move(later));
   if (!id.ok()) done(id.status());
   return id.value_or(0);
 }
@@ -298,7 +324,7 @@ absl::Status Rendezvous::End(const Epoch& epoch, uint32_t rank, const std::strin
       EndLocked(group, absl::StrCat("rank ", rank, ": ", why), later);
     }
   }
-  Run(later);
+  Run(std::move(later));
   return absl::OkStatus();
 }
 
@@ -324,8 +350,7 @@ absl::Status Rendezvous::Missing(const Group& group) const {
 }
 
 // All that are due hear the same: one after another, each would be told that those before it, who
-// have given up just now, did not come; and of thousands that takes seconds of the one timer
-// thread.
+// have given up just now, did not come; and of thousands that takes seconds.
 void Rendezvous::LetDueGo(Group& group, Later& later) {
   const absl::Status missing = Missing(group);
   const SteadyTime now = std::chrono::steady_clock::now();
@@ -352,28 +377,23 @@ void Rendezvous::TimeOut(Id id) {
     }
     Touch(group);
   }
-  Run(later);
+  Run(std::move(later));
 }
 
 bool Rendezvous::Cancel(Id id) {
   const absl::MutexLock lock(&mutex_);
-  const auto where = where_.find(id);
-  if (where == where_.end()) return false;
-  Group& group = groups_.at(where->second.group);
+  if (!where_.contains(id)) return false;
   Later unheard;
-  if (group.watchers.contains(id)) {
-    LetWatcherGo(group, id, Fate{}, unheard);
-  } else {
-    const auto waiter = group.waiting.find(where->second.rank);
-    Dismiss(waiter->second, absl::CancelledError(), unheard);
-    group.waiting.erase(waiter);
-  }
-  Touch(group);
+  LetCallGo(id, absl::CancelledError(), unheard);
   return true;
 }
 
-void Rendezvous::Run(const Later& later) {
-  for (const std::function<void()>& run : later) run();
+void Rendezvous::Run(Later later) {
+  const bool many = later.size() > kAnswersInline;
+  const auto run = [all = std::make_shared<Later>(std::move(later))] {
+    for (const std::function<void()>& answer : *all) answer();
+  };
+  if (!many || !answers_.TrySubmit(run)) run();
 }
 
 }  // namespace bucketd

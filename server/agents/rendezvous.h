@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 
 #include "server/base/shares.h"
 #include "server/base/timers.h"
+#include "server/base/worker_pool.h"
 
 namespace bucketd {
 
@@ -26,7 +28,7 @@ struct RendezvousLimits {
   size_t max_groups = 4'096;
   size_t max_endpoint_bytes = 256;
   size_t max_agrees_bytes = 64;
-  size_t max_watchers = 65'536;
+  size_t max_calls = 131'072;  // that wait for their group or watch an epoch
 };
 
 class Rendezvous {
@@ -46,6 +48,10 @@ class Rendezvous {
     uint64_t epoch = 0;
     std::string token;
     std::vector<std::string> endpoints;  // by rank
+    // The answer, made once by whoever needs it first: one for each of thousands of ranks, each as
+    // long as all their endpoints, would take gigabytes.
+    mutable std::once_flag encoded_once;
+    mutable std::string encoded;
   };
   struct Epoch {
     std::string tenant, group;
@@ -61,13 +67,13 @@ class Rendezvous {
   using Id = uint64_t;  // of a call that waits; 0: it has been answered
 
   // `timers` outlives this. `next_epoch` gives no number twice and does not block. `displaced`, if
-  // any, hears of each group and each watcher that gave way to another one's.
+  // any, hears of each group and each call that gave way to another one's.
   Rendezvous(Timers& timers, std::function<uint64_t()> next_epoch, RendezvousLimits limits = {},
              std::function<void()> displaced = nullptr);
   ~Rendezvous();
 
-  // Each callback runs once, on the thread of whatever ended the wait, and never after Cancel has
-  // returned true.
+  // Each callback runs once, on the thread of whatever ended the wait, or on one of its own where
+  // many hear of the same, and never after Cancel has returned true.
   Id Join(const Call& call, SteadyTime deadline, OnMet done);
   Id Watch(const Epoch& epoch, SteadyTime deadline, const OnFate& done);
   // An epoch that is over stays as it ended.
@@ -84,6 +90,7 @@ class Rendezvous {
     SteadyTime deadline;
     OnMet done;
     std::string endpoint;
+    Shares::Path share;
   };
   struct Watcher {
     Timers::Id timer = 0;
@@ -118,7 +125,10 @@ class Rendezvous {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Id> WatchLocked(const Epoch& epoch, SteadyTime deadline, const OnFate& done,
                                  Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MakeRoomToWatch(const Shares::Path& share, Later& later)
+  absl::Status MakeRoomForCall(const Shares::Path& share, Later& later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // REQUIRES: it waits or watches.
+  void LetCallGo(Id id, const absl::Status& why, Later& later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // All that is known of it but its entry.
   void Erase(Group& group, const absl::Status& why, Later& later)
@@ -139,7 +149,7 @@ class Rendezvous {
   void TimeOut(Id id);
   void LetDueGo(Group& group, Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Missing(const Group& group) const;
-  static void Run(const Later& later);
+  void Run(Later later);
 
   Timers& timers_;
   const std::function<uint64_t()> next_epoch_;
@@ -149,12 +159,12 @@ class Rendezvous {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_use_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t watchers_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Key, Group> groups_ ABSL_GUARDED_BY(mutex_);
   std::map<Id, Key> by_number_ ABSL_GUARDED_BY(mutex_);  // groups
   Shares group_places_ ABSL_GUARDED_BY(mutex_);
-  Shares watcher_places_ ABSL_GUARDED_BY(mutex_);
-  std::map<Id, Place> where_ ABSL_GUARDED_BY(mutex_);
+  Shares call_places_ ABSL_GUARDED_BY(mutex_);
+  std::map<Id, Place> where_ ABSL_GUARDED_BY(mutex_);  // calls
+  WorkerPool answers_;                                 // last: what it runs uses the rest
 };
 
 }  // namespace bucketd

@@ -32,13 +32,10 @@ using grpc::CallbackServerContext;
 
 // Shares the cached bytes: a reply costs no copy however large the plan is.
 ByteBuffer ToByteBuffer(const PlanReplyPtr& reply, PlanOutcome outcome) {
-  const std::string& bytes = reply->response;
-  auto* holder = new PlanReplyPtr(reply);
-  const grpc::Slice shared(
-      const_cast<char*>(bytes.data()), bytes.size() - 1,
-      [](void* p) { delete static_cast<PlanReplyPtr*>(p); }, holder);
+  const absl::string_view bytes = reply->response;
   const auto source = static_cast<char>(SourceOf(outcome));
-  const grpc::Slice slices[] = {shared, grpc::Slice(&source, 1)};
+  const grpc::Slice slices[] = {Share(reply, bytes.substr(0, bytes.size() - 1)),
+                                grpc::Slice(&source, 1)};
   return ByteBuffer(slices, 2);
 }
 

@@ -1,6 +1,8 @@
 #include "server/rpc/rendezvous_service.h"
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,12 +26,16 @@ SteadyTime AnswerBy(const CallbackServerContext& context, std::chrono::milliseco
   return bucketd::AnswerBy(std::chrono::steady_clock::now(), DeadlineOf(context, max_wait));
 }
 
-v1::RendezvousResponse ToProto(const Rendezvous::Met& met) {
-  v1::RendezvousResponse response;
-  response.set_epoch(met.epoch);
-  response.set_token(met.token);
-  response.mutable_endpoints()->Assign(met.endpoints.begin(), met.endpoints.end());
-  return response;
+ByteBuffer BytesOf(const std::shared_ptr<const Rendezvous::Met>& met) {
+  std::call_once(met->encoded_once, [&met] {
+    v1::RendezvousResponse response;
+    response.set_epoch(met->epoch);
+    response.set_token(met->token);
+    response.mutable_endpoints()->Assign(met->endpoints.begin(), met->endpoints.end());
+    met->encoded = response.SerializeAsString();
+  });
+  const grpc::Slice shared = Share(met, met->encoded);
+  return ByteBuffer(&shared, 1);
 }
 
 v1::WatchEpochResponse ToProto(const Rendezvous::Fate& fate) {
@@ -97,7 +103,7 @@ class RendezvousReactor final : public WaitingReactor {
                            .agrees = request->agrees(),
                            .who = {HostOf(context->peer()), !caller->any_tenant}},
                           deadline, [this, response, about](const auto& met) {
-                            if (met.ok()) *response = ToBytes(ToProto(**met));
+                            if (met.ok()) *response = BytesOf(*met);
                             End(met.status(), about);
                           }));
   }

@@ -37,4 +37,10 @@ grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& response) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
+grpc::Slice Share(std::shared_ptr<const void> owner, absl::string_view bytes) {
+  return {const_cast<char*>(bytes.data()), bytes.size(),
+          [](void* holder) { delete static_cast<std::shared_ptr<const void>*>(holder); },
+          new std::shared_ptr<const void>(std::move(owner))};
+}
+
 }  // namespace bucketd

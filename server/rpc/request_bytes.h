@@ -7,9 +7,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
 
 namespace google::protobuf {
 class MessageLite;
@@ -51,5 +54,7 @@ class RequestBytes {
 
 // What a call that ends well answers.
 grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& response);
+// The same for many calls, and the same memory: `bytes` are `owner`'s.
+grpc::Slice Share(std::shared_ptr<const void> owner, absl::string_view bytes);
 
 }  // namespace bucketd

@@ -29,6 +29,36 @@ def _wait_for_nobody(address: str, first: int) -> Connection:
     return connection
 
 
+def _meet(address: str, ranks: int) -> list[Connection]:
+    """All ranks of a group, whose answers name all of them, and are not taken."""
+    connections = []
+    for rank in range(ranks):
+        if rank % 500 == 0:
+            connections.append(Connection(address, ELSEWHERE))
+        stream = connections[-1].next_stream()
+        request = agent_pb2.RendezvousRequest(tenant="many", group="group", rank=rank, size=ranks, endpoint=f"{rank:0256}")
+        connections[-1].send(frame(HEADERS, END_HEADERS, stream, header_block(_JOIN, grpc_timeout="60S")))
+        connections[-1].send_data(stream, message(request.SerializeToString()))
+        connections[-1].send(frame(DATA, END_STREAM, stream))
+    return connections
+
+
+@pytest.mark.quiet
+def test_a_group_whose_answers_are_long_takes_the_memory_of_one():
+    ranks = kit.size(1500, 3000)
+    with kit.Scene() as scene:
+        connections = []
+
+        def attack():
+            connections.extend(_meet(scene.server.address, ranks))
+            harness.wait_for(lambda: all(len(connection.answers) > 16_384 for connection in connections), "the ranks to meet", 60)
+
+        seen = scene.under(attack)
+        for connection in connections:
+            connection.close()
+    seen.holds(f"{ranks} ranks that hear of each other", memory_mib=200)
+
+
 @pytest.mark.quiet
 def test_a_host_that_has_all_groups_keeps_no_other_one_out():
     with kit.Scene() as scene, harness.channel_to(scene.server.address) as channel:

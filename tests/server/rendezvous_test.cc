@@ -259,9 +259,11 @@ TEST_F(RendezvousTest, AServerThatShutsDownLetsEverybodyGo) {
   EXPECT_EQ(ReasonOf(waits.get().status), "DRAINING");
 }
 
-// Three groups and three watchers have places.
+// Three groups have places.
 class RendezvousPlacesTest : public ::testing::Test {
  protected:
+  explicit RendezvousPlacesTest(RendezvousLimits limits = {.max_groups = 3}) : limits_(limits) {}
+
   // What a rank that is alone in its group was told; "" while it waits.
   const std::string& Wait(const std::string& tenant, const std::string& group, uint32_t size = 2) {
     std::string& told = told_[tenant + "/" + group];
@@ -296,11 +298,16 @@ class RendezvousPlacesTest : public ::testing::Test {
   std::map<std::string, uint64_t> epochs_;
   uint64_t epoch_ = 0;
   int displaced_ = 0;
+  const RendezvousLimits limits_;
   Timers timers_;
-  bucketd::Rendezvous rendezvous_{timers_,
-                                  [this] { return ++epoch_; },
-                                  {.max_groups = 3, .max_watchers = 3},
+  bucketd::Rendezvous rendezvous_{timers_, [this] { return ++epoch_; }, limits_,
                                   [this] { ++displaced_; }};
+};
+
+// Three calls.
+class RendezvousCallsTest : public RendezvousPlacesTest {
+ protected:
+  RendezvousCallsTest() : RendezvousPlacesTest({.max_calls = 3}) {}
 };
 
 TEST_F(RendezvousPlacesTest, ATenantThatHasAllGroupsGivesTheNewestUpToAnotherOne) {
@@ -360,7 +367,37 @@ TEST_F(RendezvousPlacesTest, WhoWatchesAGroupThatGaveWayIsToldSo) {
   EXPECT_EQ(Watch("b", "2"), "EPOCH_UNKNOWN") << "so it meets anew";
 }
 
-TEST_F(RendezvousPlacesTest, ATenantThatHasAllWatchersGivesTheNewestUpToAnotherOne) {
+TEST_F(RendezvousCallsTest, ATenantWhoseRanksHaveAllPlacesGivesTheNewestUpToAnotherOne) {
+  for (const char* group : {"1", "2", "3"}) EXPECT_THAT(Wait("b", group), IsEmpty());
+  EXPECT_EQ(Wait("b", "4"), "OVERLOADED");
+  EXPECT_THAT(Wait("a", "1"), IsEmpty());
+  EXPECT_EQ(told_["b/3"], "OVERLOADED");
+  EXPECT_EQ(displaced_, 1);
+  EXPECT_EQ(Wait("a", "2", 1), "OVERLOADED") << "two against one, and then one against two";
+  for (const char* group : {"a/1", "b/1", "b/2"}) EXPECT_THAT(told_[group], IsEmpty()) << group;
+}
+
+// Who else waits for a timer would wait for all of them.
+TEST_F(RendezvousPlacesTest, ThousandsAreNotAnsweredOnTheThreadOfTheTimers) {
+  constexpr uint32_t kRanks = 1000;
+  std::promise<void> begun, goes_on, other;
+  const SteadyTime deadline = std::chrono::steady_clock::now() + milliseconds(100);
+  for (uint32_t rank = 1; rank < kRanks; ++rank) {
+    rendezvous_.Join(
+        {.tenant = "a", .group = "1", .rank = rank, .size = kRanks, .endpoint = "h", .agrees = ""},
+        deadline, [&, rank](const auto&) {
+          if (rank != 1) return;
+          begun.set_value();
+          goes_on.get_future().wait();
+        });
+  }
+  begun.get_future().wait();
+  timers_.Schedule(std::chrono::steady_clock::now(), [&] { other.set_value(); });
+  EXPECT_EQ(other.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  goes_on.set_value();
+}
+
+TEST_F(RendezvousCallsTest, ATenantThatHasAllWatchersGivesTheNewestUpToAnotherOne) {
   Wait("a", "1", 1);
   Wait("b", "1", 1);
   for (const char* watcher : {"x", "y", "z"}) EXPECT_THAT(Watch("b", "1", watcher), IsEmpty());
