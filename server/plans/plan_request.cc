@@ -33,10 +33,11 @@ void SetProfile(PlanRequest& request, std::shared_ptr<const KeyedProfile> profil
                         *request.profile, kPlannerVersion);
 }
 
-absl::Status Hold(PlanRequest& request, ByteRoom::Held held) {
+absl::Status Hold(PlanRequest& request, size_t ranks, ByteRoom::Held held) {
   const auto graph =
       request.graph == nullptr ? 0 : static_cast<int64_t>(request.graph->data.size());
-  RETURN_IF_ERROR(held.Resize(kHeldTimes * static_cast<int64_t>(request.key.size()) + graph));
+  RETURN_IF_ERROR(held.Resize(kHeldTimes * static_cast<int64_t>(request.key.size()) + graph +
+                              kHeldOfRank * static_cast<int64_t>(ranks)));
   if (graph > 0) request.graph->held = held.Split(graph);
   request.held = std::move(held);
   return absl::OkStatus();

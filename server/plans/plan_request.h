@@ -1,6 +1,7 @@
 // A GetPlan call after its checks: everything a plan depends on, in core types, and its key.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -47,9 +48,11 @@ void SetProfile(PlanRequest& request, std::shared_ptr<const KeyedProfile> profil
 // A request holds so many times its key: the key has all of it as text and stands in two maps, and
 // there is the request itself.
 inline constexpr int64_t kHeldTimes = 4;
-// Lets the request, and a graph that rides along, each hold in `held` what it takes. OVERLOADED if
-// that is more than there is room for.
-absl::Status Hold(PlanRequest& request, ByteRoom::Held held);
+// Of a rank that a call speaks for, in the lists of whoever waits and in its scope's table.
+inline constexpr int64_t kHeldOfRank = 64;
+// Lets the request, which speaks for so many ranks, and a graph that rides along, each hold in
+// `held` what it takes. OVERLOADED if that is more than there is room for.
+absl::Status Hold(PlanRequest& request, size_t ranks, ByteRoom::Held held);
 
 // Graphs belong to a tenant: nobody reads another one's by knowing its digest.
 std::string GraphKey(absl::string_view tenant, const Digest& digest);

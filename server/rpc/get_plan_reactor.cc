@@ -92,7 +92,8 @@ class GetPlanReactor final : public ReadingReactor {
       return;
     }
     graph_ = (*parsed)->digest;
-    const absl::Status room = Hold(**parsed, std::move(held_));
+    const size_t ranks = job_.has_value() ? job_->ranks.size() : 0;
+    const absl::Status room = Hold(**parsed, ranks, std::move(held_));
     if (!room.ok()) {
       End(room);
       return;

@@ -45,7 +45,8 @@ Agreement::CallId AskAgreement(const ServiceParts& parts, const RanksCall& call,
     parts.agreement.Refuse(*job, request.status(), std::move(done));
     return 0;
   }
-  const absl::Status room = Hold(**request, ByteRoom::Held(parts.request_room, call.peer));
+  const absl::Status room =
+      Hold(**request, job->ranks.size(), ByteRoom::Held(parts.request_room, call.peer));
   if (!room.ok()) {
     done(room);
     return 0;

@@ -65,6 +65,28 @@ def test_calls_for_somebody_elses_rank_and_far_generations_end_nobody():
     seen.holds("meddling with jobs", memory_mib=64)
 
 
+def _speak_for_many(address: str, calls: int) -> int:
+    """For all ranks of a scope but one, so that nobody is answered. Returns how many calls were refused."""
+    caller, size = Caller(address), 131_072
+    request = _job("", range(1, size), size)
+    waiting = []
+    for number in range(calls):
+        request.job.id = f"many-{number}"
+        waiting.append(caller.stub.GetPlan.future(request, timeout=kit.size(6.0, 12.0)))
+    refused = sum(call.exception() is not None and call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED for call in waiting)
+    caller.close()
+    return refused
+
+
+@pytest.mark.quiet
+def test_calls_that_speak_for_many_ranks_are_bounded_by_what_they_hold():
+    refused = []
+    with kit.Scene() as scene:
+        seen = scene.under(lambda: refused.append(_speak_for_many(scene.server.address, kit.size(80, 400))))
+    seen.holds(f"calls for 131,071 ranks each, {refused[0]} of them refused", memory_mib=kit.MESSAGES_MIB)
+    assert refused[0] > 0
+
+
 def test_a_generation_that_somebody_else_ended_comes_back_when_the_job_is_released(tmp_path):
     """Who may speak for a job is not known yet, so that one generation ahead ends the one before: what remains is the way out."""
     with kit.Scene("--store-dir", str(tmp_path / "store")) as scene:
