@@ -201,6 +201,21 @@ TEST_F(AgreementPlacesTest, WhatAPinOfAnEarlierGenerationBringsCountsAsLongAsItI
   EXPECT_THAT(Jobs(), ElementsAre("b/more", "b/train"));
 }
 
+TEST_F(AgreementPlacesTest, RanksThatKnowOfAVerdictCountAsLongAsItIsRemembered) {
+  RankCame came =
+      Came(table_.NewCall(), JobOf("b", "large", 0, 2), FakeRequest(1), now_ + seconds(60));
+  came.signature.resize(250 * kMebibyte);
+  EXPECT_THAT(Do(std::move(came)).answers, IsEmpty());
+  for (const char* scope : {"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}) {
+    JobCall all_but_one = JobOf("b", "failed", 0, kMaxRanksOfScope, scope);
+    for (uint32_t rank = 1; rank + 1 < kMaxRanksOfScope; ++rank) all_but_one.ranks.push_back(rank);
+    Loaded(Do(RankRefused{table_.NewCall(), all_but_one, MakeError(Reason::kJobInvalid, "no")}));
+  }
+  EXPECT_THAT(Jobs(), ElementsAre("b/failed", "b/large"));
+  EXPECT_THAT(Waits("b", "more").answers, IsEmpty());
+  EXPECT_THAT(Jobs(), ElementsAre("b/large", "b/more")) << "nobody waits for the failed one";
+}
+
 TEST_F(AgreementPlacesTest, WhatALaterGenerationEndsIsRoomForItsScopes) {
   RankCame came =
       Came(table_.NewCall(), JobOf("b", "large", 0, 2), FakeRequest(1), now_ + seconds(60));

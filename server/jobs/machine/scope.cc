@@ -81,7 +81,7 @@ void Scope::Handle(const RankRefused& event) {
   }
   if (refusal_.ok()) refusal_ = RefusedError(*this, event.job.ranks, event.why);
   context_.Tell(event.call, refusal_);
-  told_.insert(event.job.ranks.begin(), event.job.ranks.end());
+  Know(event.job.ranks);
   if (stage_ == Stage::kLoading) return;  // the others may have a pin of this generation
   Fail(refusal_, AgreementOutcome::kFailed, false);
 }
@@ -127,6 +127,12 @@ void Scope::FoundNoRoom(absl::Span<const uint32_t> ranks) {
     const bool named = std::count(turned_away_.begin(), turned_away_.end(), rank) != 0;
     if (turned_away_.size() < kNamedAway && !named) turned_away_.push_back(rank);
   }
+}
+
+void Scope::Know(absl::Span<const uint32_t> ranks) {
+  const auto before = static_cast<int64_t>(told_.size());
+  told_.insert(ranks.begin(), ranks.end());
+  KeepBytes(kBytesOfKnown * (static_cast<int64_t>(told_.size()) - before));
 }
 
 void Scope::Wait(RankCame& event) {

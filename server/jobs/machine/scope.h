@@ -113,6 +113,7 @@ class Scope {
   absl::Status CheckSignatures(const RankCame& event) const;
   void TurnAway(const RankCame& event, const absl::Status& why);
   void FoundNoRoom(absl::Span<const uint32_t> ranks);
+  void Know(absl::Span<const uint32_t> ranks);  // of the verdict
   absl::Status CheckFits(const RankCame& event) const;
   absl::Status CheckRepeated(const RankCame& event) const;
   void KeepRequest(Presented& presented, RankCame& event);
@@ -168,7 +169,7 @@ class Scope {
   const CallIds call_;      // of the first rank: what happens to all is logged under its name
   Stage stage_ = Stage::kLoading;
   bool over_ = false;
-  int64_t bytes_ = 0;  // of signatures, requests and a plan that are kept
+  int64_t bytes_ = 0;  // of signatures, requests, a plan, and who was told, that are kept
 
   std::optional<Pin> pin_;  // of an earlier generation
   std::string pin_signature_;
@@ -201,6 +202,7 @@ class Scope {
   // kFailed.
   absl::Status verdict_;
   absl::flat_hash_set<uint32_t> told_;  // ranks that know of it
+  static constexpr int64_t kBytesOfKnown = 10;
 };
 
 }  // namespace bucketd

@@ -214,7 +214,7 @@ void Scope::Fail(const absl::Status& verdict, AgreementOutcome outcome, bool tra
   note.warn = outcome == AgreementOutcome::kDiffer || outcome == AgreementOutcome::kMissing;
   note.call = call_;
   context_.Inform(std::move(note));
-  for (const uint32_t rank : ranks_.Present()) told_.insert(rank);
+  Know(ranks_.Present());
   AnswerAll(verdict);
   GiveUpFetches();
   stage_ = Stage::kFailed;
@@ -225,7 +225,7 @@ void Scope::Fail(const absl::Status& verdict, AgreementOutcome outcome, bool tra
 
 void Scope::AnswerFailed(CallId call, absl::Span<const uint32_t> ranks) {
   context_.Tell(call, verdict_);
-  told_.insert(ranks.begin(), ranks.end());
+  Know(ranks);
   // All know of it: they may try once more, all together.
   if (told_.size() == size_) over_ = true;
 }
@@ -241,7 +241,7 @@ void Scope::Settle() {
   ranks_.Clear();
   pin_.reset();
   pin_signature_ = std::string();
-  KeepBytes(-bytes_);
+  KeepBytes(kBytesOfKnown * static_cast<int64_t>(told_.size()) - bytes_);
 }
 
 }  // namespace bucketd
