@@ -66,7 +66,9 @@ void PlanFetch::RetryLater(const absl::Status& error) {
 
 void PlanFetch::TimerFires(uint64_t number) {
   if (number == retry_timer_ && phase_ == Phase::kRetriesLater) phase_ = Phase::kIdle;
-  if (number == replan_timer_) GiveUpReplan();
+  if (number != replan_timer_) return;
+  replan_timer_ = 0;  // the pin may be read once more just now, and is weighed again then
+  GiveUpReplan();
 }
 
 bool PlanFetch::PinnedPlanHere(const absl::StatusOr<PlanReplyPtr>& reply, bool may_replan) {
