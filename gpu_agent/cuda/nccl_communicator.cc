@@ -246,10 +246,12 @@ void NcclCommunicator::State::End(const absl::Status& why, decltype(&ncclCommAbo
   health_.Fail(why);
   const std::lock_guard lock(mutex_);
   if (!there()) return;
-  ended_ = Apart([handle = handle_, how] {
+  const auto call = Apart([handle = handle_, how] {
     const CurrentDevice current(handle->device);
     return how(handle->comm);
   });
+  // On this thread it might never return.
+  ended_ = call.ok() ? *call : LeaveToProcess(handle_);
 }
 
 absl::Status NcclCommunicator::State::Register(std::byte* data, int64_t bytes,
@@ -309,10 +311,10 @@ absl::Status NcclCommunicator::State::Close(absl::Duration most) {
   if (!ended.valid() || ended.wait_until(limit) == std::future_status::ready) {
     return absl::OkStatus();
   }
-  return absl::DeadlineExceededError(absl::StrCat(
-      handle_->name, ": ", api_->ToString(),
-      " does not end it: a kernel of it runs, or a graph that it was captured into is not"
-      " destroyed; it is left to the process"));
+  return absl::DeadlineExceededError(
+      absl::StrCat(handle_->name, ": ", api_->ToString(),
+                   " does not end it: a kernel of it runs, a graph that it was captured into is "
+                   "not destroyed, or there was no thread for that; it is left to the process"));
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
@@ -330,9 +332,10 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
       new NcclCommunicator(std::make_shared<State>(api, device.index(), options), device, options));
   State& state = *child->state_;
   const SteadyTime deadline = SteadyIn(options.timeout);
-  RETURN_IF_ERROR(
-      state.Said("a split", SplitOff(state.handle(), parent, ColorOf(options.color, api->version),
-                                     options.rank, deadline)));
+  const auto split = SplitOff(state.handle(), parent, ColorOf(options.color, api->version),
+                              options.rank, deadline);
+  if (!split.ok()) state.Abort(split.status());
+  RETURN_IF_ERROR(split.ok() ? state.Said("a split", *split) : split.status());
   int ranks = 0;
   RETURN_IF_ERROR(state.Run("a count", deadline,
                             [&](ncclComm_t& comm) { return api->CommCount(comm, &ranks); }));

@@ -8,16 +8,11 @@
 #include <vector>
 
 #include "gpu_agent/cuda/cuda_device.h"
+#include "gpu_agent/device/thread.h"
+#include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
 namespace {
-
-void LeaveToProcess(const std::shared_ptr<NcclHandle>& handle) {
-  static std::mutex mutex;
-  static auto* left = new std::vector<std::shared_ptr<NcclHandle>>;
-  const std::lock_guard lock(mutex);
-  left->push_back(handle);
-}
 
 // Of a split that has come back: success, but that there is no child yet.
 ncclResult_t Settled(const NcclHandle& child, ncclComm_t parent, ncclResult_t result) {
@@ -33,18 +28,29 @@ ncclComm_t NcclHandle::made() const {
   return std::atomic_ref(const_cast<ncclComm_t&>(comm)).load(std::memory_order_acquire);
 }
 
-std::shared_future<ncclResult_t> Apart(std::function<ncclResult_t()> call) {
-  std::packaged_task<ncclResult_t()> task(std::move(call));
-  auto result = task.get_future().share();
-  std::thread(std::move(task)).detach();
+absl::StatusOr<std::shared_future<ncclResult_t>> Apart(std::function<ncclResult_t()> call) {
+  const auto task = std::make_shared<std::packaged_task<ncclResult_t()>>(std::move(call));
+  const auto result = task->get_future().share();
+  ASSIGN_OR_RETURN(std::jthread thread, StartThread("nccl", [task](const auto&) { (*task)(); }));
+  thread.detach();
   return result;
 }
 
-ncclResult_t SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t parent, int color,
-                      int rank, SteadyTime deadline) {
+std::shared_future<ncclResult_t> LeaveToProcess(const std::shared_ptr<NcclHandle>& handle) {
+  static std::mutex mutex;
+  static auto* left = new std::vector<std::shared_ptr<NcclHandle>>;
+  static auto* never = new std::promise<ncclResult_t>;
+  static const auto ended = never->get_future().share();
+  const std::lock_guard lock(mutex);
+  left->push_back(handle);
+  return ended;
+}
+
+absl::StatusOr<ncclResult_t> SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t parent,
+                                      int color, int rank, SteadyTime deadline) {
   // Of the call and of whoever waits for it the second one cleans up.
   const auto one_is_over = std::make_shared<std::atomic<bool>>(false);
-  const auto call = Apart([=] {
+  const auto split = [=] {
     const CurrentDevice current(child->device);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -58,7 +64,8 @@ ncclResult_t SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t paren
       LeaveToProcess(child);
     }
     return result;
-  });
+  };
+  ASSIGN_OR_RETURN(const auto call, Apart(split));
   ncclResult_t result = ncclInProgress;
   const bool settled = AskUntil(deadline, absl::Milliseconds(1), [&] {
     if (call.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;

@@ -13,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
+
 #include "gpu_agent/cuda/nccl_api.h"
 #include "gpu_agent/device/steady.h"
 
@@ -30,14 +32,18 @@ struct NcclHandle {
   ncclComm_t made() const;  // null: not yet
 };
 
-// A call on a thread of its own, which owns what the call uses. Nobody has to wait for it.
-std::shared_future<ncclResult_t> Apart(std::function<ncclResult_t()> call);
+// A call on a thread of its own, which owns what the call uses. Nobody has to wait for it. Errors
+// of StartThread.
+absl::StatusOr<std::shared_future<ncclResult_t>> Apart(std::function<ncclResult_t()> call);
+
+// Nobody ends it: what it uses stays. What is waited for in vain then.
+std::shared_future<ncclResult_t> LeaveToProcess(const std::shared_ptr<NcclHandle>& handle);
 
 // ncclCommSplit, which blocks if and only if the parent's calls do, and goes on in the background
 // otherwise; the child is there in the end. ncclInProgress: it was not there by the deadline. Then
 // a child that comes later is nobody's: a parent's that blocks is aborted, another one's is left to
-// the process, since nobody here knows how long the parent lives.
-ncclResult_t SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t parent, int color,
-                      int rank, SteadyTime deadline);
+// the process, since nobody here knows how long the parent lives. Errors of Apart.
+absl::StatusOr<ncclResult_t> SplitOff(const std::shared_ptr<NcclHandle>& child, ncclComm_t parent,
+                                      int color, int rank, SteadyTime deadline);
 
 }  // namespace bucketd::agent

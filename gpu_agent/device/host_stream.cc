@@ -1,17 +1,13 @@
 #include "gpu_agent/device/host_stream.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "gpu_agent/device/steady.h"
+#include "gpu_agent/device/thread.h"
+#include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
 namespace {
@@ -67,37 +63,13 @@ class HostEvent final : public Event {
   int64_t picoseconds_ = 0;
 };
 
-// Signals are for the program's own threads, except those that this thread's own code raises and
-// a profiler's.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF}) {
-      sigdelset(&all, own);
-    }
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HostStream>> HostStream::Start(const std::string& name) {
   std::unique_ptr<HostStream> stream(new HostStream);
-  const SignalsBlocked blocked;
-  try {
-    stream->thread_ =
-        std::jthread([self = stream.get()](const std::stop_token& stop) { self->Work(stop); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no thread for stream ", name, ": ", error.what()));
-  }
-  pthread_setname_np(stream->thread_.native_handle(), name.substr(0, 15).c_str());
+  ASSIGN_OR_RETURN(
+      stream->thread_,
+      StartThread(name, [self = stream.get()](const std::stop_token& stop) { self->Work(stop); }));
   return stream;
 }
 

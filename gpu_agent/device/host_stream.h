@@ -22,8 +22,7 @@ namespace bucketd::agent {
 // runs now and drops the others; their events end with CANCELLED.
 class HostStream final : public Stream {
  public:
-  // The thread takes no signals of the program. `name` is what thread lists call it, cut to 15
-  // characters. RESOURCE_EXHAUSTED if there is no thread to be had.
+  // As StartThread.
   static absl::StatusOr<std::unique_ptr<HostStream>> Start(const std::string& name);
 
   // Runs on the stream's thread. An error is the stream's first error.

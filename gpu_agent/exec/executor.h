@@ -203,7 +203,7 @@ class Executor {
   bool closing_ = false;
   std::optional<absl::Status> closed_;
   std::condition_variable close_;
-  std::thread watchdog_;
+  std::jthread watchdog_;
 };
 
 }  // namespace bucketd::agent

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "gpu_agent/device/steady.h"
+#include "gpu_agent/device/thread.h"
 #include "gpu_agent/exec/agreement.h"
 #include "gpu_agent/exec/executor.h"
 #include "passes/base/status_macros.h"
@@ -67,7 +68,7 @@ absl::Status Executor::Open(std::vector<Channel> channels) {
       ASSIGN_OR_RETURN(registered, Register(*lane, deadline));
     }
   }
-  watchdog_ = std::thread([this] { Watch(); });
+  ASSIGN_OR_RETURN(watchdog_, StartThread("watchdog", [this](const auto&) { Watch(); }));
   return absl::OkStatus();
 }
 

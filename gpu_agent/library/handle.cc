@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "gpu_agent/device/thread.h"
+
 using bucketd::agent::Joined;
 
 namespace {
@@ -32,8 +34,12 @@ bucket_executor::~bucket_executor() { StopNoting(); }
 void bucket_executor::NoteWhenDone(Joined run) {
   const std::lock_guard lock(mutex);
   if (closing_ || joined_.size() + looked_at_ >= kMostNoted) return Lost(1);
+  if (!noting_.joinable()) {
+    auto started = bucketd::agent::StartThread("noting", [this](const auto&) { Note(); });
+    if (!started.ok()) return Lost(1);  // a trainer goes on without records
+    noting_ = *std::move(started);
+  }
   joined_.push_back(std::move(run));
-  if (!noting_.joinable()) noting_ = std::thread([this] { Note(); });
 }
 
 void bucket_executor::StopNoting() {

@@ -64,7 +64,7 @@ struct bucket_executor {
   ~bucket_executor();
   // Of joined runs, once they are done, on a thread that only looks: the trainer's then know it,
   // and their events serve the next runs. They are reported; the newest are lost where too many are
-  // under way, and so are those that nobody has seen done when the thread stops.
+  // under way, or no thread is to be had, and so are those that nobody has seen done when it stops.
   void NoteWhenDone(bucketd::agent::Joined run);
   void StopNoting();
 
@@ -87,7 +87,7 @@ struct bucket_executor {
   size_t looked_at_ = 0;  // joined before these, and not seen done yet
   std::condition_variable closed_;
   bool closing_ = false;
-  std::thread noting_;  // of a GPU's, from the first join on
+  std::jthread noting_;  // of a GPU's, from the first join on
 };
 
 namespace bucketd::agent {

@@ -14,6 +14,7 @@
 #include "gpu_agent/comm/ring.h"
 #include "gpu_agent/comm/ring_connect.h"
 #include "gpu_agent/device/steady.h"
+#include "gpu_agent/device/thread.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -115,21 +116,17 @@ absl::StatusOr<std::unique_ptr<Group>> Group::Meet(client::AgentClient& client, 
     TellEnd(client, options, met.epoch(), std::string(communicator.status().message()));
     return communicator.status();
   }
-  return std::unique_ptr<Group>(new Group(client, options, met.epoch(), *std::move(communicator)));
+  std::unique_ptr<Group> group(new Group(client, options, met.epoch(), *std::move(communicator)));
+  ASSIGN_OR_RETURN(group->watcher_,
+                   StartThread("watcher", [self = group.get()](const auto&) { self->Watch(); }));
+  return group;
 }
 
 Group::Group(client::AgentClient& client, const GroupOptions& options, uint64_t epoch,
              std::unique_ptr<Communicator> communicator)
-    : client_(client),
-      options_(options),
-      epoch_(epoch),
-      communicator_(std::move(communicator)),
-      watcher_([this] { Watch(); }) {}
+    : client_(client), options_(options), epoch_(epoch), communicator_(std::move(communicator)) {}
 
-Group::~Group() {
-  Abort("the group was left");
-  watcher_.join();
-}
+Group::~Group() { Abort("the group was left"); }
 
 // A planner that is away leaves the epoch as it is: whoever fails says so when it is back.
 void Group::Watch() {

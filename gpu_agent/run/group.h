@@ -74,7 +74,7 @@ class Group {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   absl::Status fate_;
-  std::thread watcher_;
+  std::jthread watcher_;
 };
 
 }  // namespace bucketd::agent

@@ -17,6 +17,7 @@
 #include "gpu_agent/library/bucket_executor.h"
 #include "gpu_agent/library/handle.h"
 #include "passes/base/types.h"
+#include "tests/gpu_agent/few_threads.h"
 #include "tests/gpu_agent/heard_records.h"
 #include "tests/gpu_agent/private_folder.h"
 
@@ -305,6 +306,26 @@ TEST_F(LibraryTest, ATrainerIsToldThatItsRingHasNoRoomForMoreGroupsOrPlans) {
   EXPECT_FALSE(report(folder_, kRingPlans));
   EXPECT_TRUE(report(folder_, 1)) << "an equal plan has its place";
   Step();
+}
+
+// Behind a C interface nobody catches what the constructor of a thread throws.
+TEST(ThreadlessTest, ATrainerThatHasTooFewThreadsIsToldWhatToRaise) {
+  const PrivateFolder folder;
+  int threads = 0;
+  for (bool open = false; !open; ++threads) {
+    const FewThreads few(threads);
+    Rank rank(0, folder.path(), 1);
+    open = rank.said().empty();
+    if (open) {
+      char* error = nullptr;
+      EXPECT_EQ(bucket_executor_close(rank.executor(), &error), 1);
+      bucket_free(error);
+    } else {
+      ASSERT_THAT(rank.said(), testing::StartsWith("RESOURCE_EXHAUSTED: "));
+      ASSERT_THAT(rank.said(), HasSubstr("raise what bounds them: ulimit -u"));
+    }
+  }
+  EXPECT_GT(threads, 4);  // streams of wire, pack and unpack, and the watchdog's
 }
 
 }  // namespace
