@@ -143,6 +143,15 @@ absl::Status Backend::Return() {
   return absl::OkStatus();
 }
 
+// Whatever is asked of such a context answers with the error that destroyed it.
+absl::Status Backend::Check() {
+  if (module_ == nullptr || device_ == nullptr) return absl::OkStatus();
+  const absl::Status made = device_->NewStream("check").status();
+  if (!absl::IsInternal(made)) return absl::OkStatus();  // for want of memory it may yet go on
+  return absl::UnavailableError(absl::StrCat(
+      device_->name(), " is lost to this process, which has to be started anew: ", made.message()));
+}
+
 std::unique_ptr<Backend> Backend::OnHost(const std::string& why) {
   std::unique_ptr<Backend> backend(new Backend);
   backend->name_ = "ring";

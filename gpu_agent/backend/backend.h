@@ -41,6 +41,9 @@ class Backend {
   absl::Status Leave();
   // Opens the device again. Nothing where it was not left.
   absl::Status Return();
+  // UNAVAILABLE: an error such as an illegal access has destroyed this process's context on the
+  // GPU, where nothing runs until another process begins. OK where it was left, and on the host.
+  absl::Status Check();
 
   // The process group of connected and authenticated neighbours: their ring itself, or NCCL's, the
   // id of which travels over the ring and nowhere else. All ranks call it. Blocks with NCCL, until

@@ -86,6 +86,7 @@ absl::Status Daemon::Run() {
     }
     if (!met && IsForGood(status)) return status;
     if (gave_way_) continue;  // into the pause that ends when nobody computes
+    RETURN_IF_ERROR(backend_.Check());
     Trouble(met ? absl::StrCat("after epoch ", epoch) : "no group yet", status);
     // Whoever has waited for ranks in vain waits for them again.
     Pause(absl::IsDeadlineExceeded(status) ? 0 : failures_++);

@@ -43,7 +43,8 @@ class Daemon {
   Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics, ReportMetrics& reports);
 
   // Until Stop(), then OK. An error only if the group, which has never met, cannot meet as it was
-  // described: the ranks differ, or the planner finds the description invalid. Call it once.
+  // described (the ranks differ, or the planner finds the description invalid), or
+  // Backend::Check's. Call it once.
   absl::Status Run();
   // Tells the others, through the planner. Thread-safe; blocks for as long as a short call.
   void Stop();

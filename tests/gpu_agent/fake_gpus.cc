@@ -1,8 +1,8 @@
 // A module with two GPUs whose memory is the host's and whose NCCL is the socket ring, so that
 // programs can be tested through the module's table where no GPU is. As with a GPU's memory, nobody
 // but the module can use the addresses that it gives: one bit of them is wrong. A file named after
-// the process stands in FAKE_GPUS_CONTEXTS while it has a context; with FAKE_GPUS_FULL there is no
-// memory for more.
+// the process stands in FAKE_GPUS_CONTEXTS while it has a context; one in FAKE_GPUS_LOST destroys
+// that context. With FAKE_GPUS_FULL there is no memory for more.
 #include <unistd.h>
 
 #include <cstdint>
@@ -50,6 +50,14 @@ class FakeBuffer final : public Buffer {
   const std::unique_ptr<Buffer> host_;
 };
 
+absl::Status Lost() {
+  static const char* const folder = std::getenv("FAKE_GPUS_LOST");
+  if (folder == nullptr || !std::filesystem::exists(absl::StrCat(folder, "/", getpid()))) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError("an illegal memory access was encountered");
+}
+
 class FakeGpu final : public Device {
  public:
   explicit FakeGpu(int index) : index_(index) {}
@@ -60,9 +68,11 @@ class FakeGpu final : public Device {
     return std::make_unique<FakeBuffer>(std::move(buffer));
   }
   absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) override {
+    RETURN_IF_ERROR(Lost());
     return host_.NewStream(name);
   }
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override {
+    RETURN_IF_ERROR(Lost());
     return host_.Copy(stream, OnHost(from), OnHost(to), bytes);
   }
 

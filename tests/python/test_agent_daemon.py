@@ -250,6 +250,21 @@ def test_a_killed_agent_ends_the_epoch_at_once_and_its_return_begins_the_next(bu
         assert group[0].metric("bucket_agent_epochs_total") == 2
 
 
+def test_an_agent_whose_context_is_destroyed_ends_and_the_next_one_takes_its_place(bucketd, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKETD_CUDA_MODULE", str(BINARY.parents[1] / "tests" / "libfake_gpus.so"))
+    monkeypatch.setenv("FAKE_GPUS_LOST", str(tmp_path))
+    with agents(tmp_path, bucketd.address, 2, *NCCL_ALWAYS) as group:
+        (tmp_path / str(group[1].process.pid)).touch()
+        assert group[1].process.wait(timeout=60) == 3
+        group[1].process.stdout.close()
+        assert ("bucket-agent: cuda:0 of the tests is lost to this process, which has to be started anew: "
+                "an illegal memory access was encountered\n") in group[1].said()
+        wait_for(lambda: "an illegal memory access was encountered" in group[0].said(), "the other to hear of it")
+        group[1] = Agent(tmp_path, bucketd.address, 1, 2, *NCCL_ALWAYS)
+        for one in group:
+            one.wait_until_ready()
+
+
 def test_agents_of_several_nodes_meet_over_tcp_on_the_named_interface(bucketd, tmp_path):
     started = [Agent(tmp_path, bucketd.address, rank, 2, interface="lo") for rank in range(2)]
     for one in started:
