@@ -79,11 +79,13 @@ absl::Status Daemon::Run() {
     SetReady(false);
     const uint64_t epoch = state().epoch;
     met = met || epoch != 0;
+    std::shared_ptr<Group> left;  // goes without the lock: its long poll may take a while
     {
       const std::lock_guard lock(mutex_);
-      group_ = nullptr;
+      left.swap(group_);
       if (stopped_) return absl::OkStatus();
     }
+    left = nullptr;
     if (!met && IsForGood(status)) return status;
     if (gave_way_) continue;  // into the pause that ends when nobody computes
     RETURN_IF_ERROR(backend_.Check());

@@ -308,6 +308,16 @@ def test_a_planner_that_is_away_is_no_error_of_a_group_that_has_met(tmp_path):
             assert [one.end() for one in group] == [0, 0]
 
 
+def test_an_agent_that_leaves_a_group_answers_and_ends_though_the_planner_hangs(tmp_path):
+    with planner() as bucketd, agents(tmp_path, bucketd.address, 2, probe_every="1h") as (one, other):
+        os.kill(bucketd.pid, signal.SIGSTOP)
+        other.end(signal.SIGKILL)
+        wait_for(lambda: "the planner does not hear of the epoch's end" in one.said(), "the call to be given up")
+        begin = time.monotonic()
+        assert one.end() == 0
+        assert time.monotonic() - begin < 1.5  # the long poll has some seconds yet
+
+
 def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
     base = [BINARY, "daemon", "--planner", "unix:/nowhere", "--group", "dp"]
 
