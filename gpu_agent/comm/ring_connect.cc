@@ -23,7 +23,7 @@ constexpr size_t kMaxGroup = 128;
 constexpr size_t kMaxCallers = 16;  // in a handshake at once; the oldest makes room
 constexpr absl::Duration kCallerTime = absl::Seconds(5);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(100);  // between questions, too
 
 absl::Status CheckTransport(const RingConnectOptions& options) {
   if (options.unix_folder.empty() != options.tcp_interface.empty()) return absl::OkStatus();
@@ -75,6 +75,7 @@ class Connector {
     while (!left_ || !right_) {
       const SteadyTime now = SteadyNow();
       if (now >= deadline_) return GaveUp();
+      if (options_.still_come != nullptr) RETURN_IF_ERROR(options_.still_come());
       DropSlowCallers(now);
       if (!right_ && right_dial_ == nullptr && now >= dial_at_) RETURN_IF_ERROR(DialRight());
       Sleep(listener);
@@ -185,6 +186,7 @@ class Connector {
   void Sleep(const Listener& listener) const {
     std::vector<pollfd> waits;
     SteadyTime until = deadline_;
+    if (options_.still_come != nullptr) until = std::min(until, SteadyIn(kLongestPause));
     if (!left_) waits.push_back({.fd = listener.fd(), .events = POLLIN, .revents = 0});
     for (const Caller& caller : callers_) {
       waits.push_back(

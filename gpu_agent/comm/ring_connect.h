@@ -4,8 +4,10 @@
 // out: a connection that is none of the protocol's is dropped and the next one heard.
 #pragma once
 
+#include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -24,6 +26,9 @@ struct RingConnectOptions {
   std::string unix_folder;
   std::string tcp_interface;
   absl::Time deadline = absl::InfiniteFuture();
+  // Asked ten times a second while a neighbour is waited for; its error ends that. Null: nobody
+  // knows more than the neighbours say.
+  std::function<absl::Status()> still_come = nullptr;
 };
 
 // The connected neighbours of this rank. Blocks. INVALID_ARGUMENT for options that are not as

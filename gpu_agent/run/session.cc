@@ -171,14 +171,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Session::Connect(const std::string
     options.tcp_interface = options_.tcp_interface;
   }
   options.deadline = absl::Now() + kConnectTimeout;
-  absl::StatusOr<RingPeers> peers = ConnectRing(options, *rendezvous);
-  if (!peers.ok()) {
-    RETURN_IF_ERROR(Lost());  // which says more
-    return peers.status();
-  }
+  options.still_come = [this] { return Lost(); };
+  ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(options, *rendezvous));
   RingOptions ring;
   ring.timeout = absl::Minutes(2);
-  return backend_->Connect(*std::move(peers), ring, group);
+  return backend_->Connect(std::move(peers), ring, group);
 }
 
 absl::StatusOr<std::unique_ptr<Group>> Session::Meet(client::AgentClient& client,
