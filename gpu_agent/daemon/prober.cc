@@ -54,11 +54,12 @@ absl::StatusOr<Probe> Prober::Short() {
 // In a ring all ranks take as long as the slowest: only what each does alone tells them apart.
 absl::Status Prober::FindStraggler(Probe& probe) {
   const int ranks = communicator_.size();
-  // Before the stream, which goes before what it works on.
+  // Before what settles the stream that works on it.
   std::vector<int64_t> all(static_cast<size_t>(ranks));
   int64_t best = 0;
   ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> buffer, device_.Allocate(2 * kCopiedBytes));
   ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device_.NewStream("straggler"));
+  const Settled settled(*stream);
   const Segment segment{buffer->data(), buffer->data() + kCopiedBytes, kCopiedBytes, Move::kBytes};
   ASSIGN_OR_RETURN(std::vector<Tile> cut, Cut({&segment, 1}));
   const auto tiles = std::make_shared<const std::vector<Tile>>(std::move(cut));

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -85,14 +86,14 @@ class Sweeper {
 
   absl::Status Open() {
     ASSIGN_OR_RETURN(stream_, device_.NewStream("calibrate"));
+    settled_.emplace(*stream_);
     ASSIGN_OR_RETURN(barrier_, device_.Allocate(kAlignment));
     // The widest work reads one message and writes another: two of it, and no cache in between.
     ASSIGN_OR_RETURN(pool_, device_.Allocate(std::max<int64_t>(4 * options_.max_bytes, 64 << 20)));
-    const std::vector<std::byte> zeros(1 << 20);
-    const Settled settled{*this};
-    for (int64_t at = 0; at < pool_->bytes(); at += static_cast<int64_t>(zeros.size())) {
-      const int64_t bytes = std::min(pool_->bytes() - at, static_cast<int64_t>(zeros.size()));
-      RETURN_IF_ERROR(device_.Copy(*stream_, zeros.data(), pool_->data() + at, bytes));
+    in_.resize(1 << 20);  // zeros
+    for (int64_t at = 0; at < pool_->bytes(); at += static_cast<int64_t>(in_.size())) {
+      const int64_t bytes = std::min(pool_->bytes() - at, static_cast<int64_t>(in_.size()));
+      RETURN_IF_ERROR(device_.Copy(*stream_, in_.data(), pool_->data() + at, bytes));
     }
     return Finish();
   }
@@ -140,12 +141,6 @@ class Sweeper {
   }
 
  private:
-  // What is enqueued works on a caller's memory too: it has ended when this goes, however it ends.
-  struct Settled {
-    const Sweeper& sweeper;
-    ~Settled() { sweeper.Finish().IgnoreError(); }
-  };
-
   struct Bytes {
     int64_t in = 0, out = 0;  // of one member
   };
@@ -203,7 +198,6 @@ class Sweeper {
     WritePayload(row.dtype, communicator_.rank(), 1, 0, bytes.in / item, in_.data());
     WriteExpected(row, expected_.data());
     const std::vector<Collective> group = Group(row, pool_->data());
-    const Settled settled{*this};
     for (const Collective& c : group) {
       auto* to = const_cast<void*>(c.in);
       RETURN_IF_ERROR(device_.Copy(*stream_, in_.data(), to, bytes.in));
@@ -276,7 +270,8 @@ class Sweeper {
   int64_t next_ = 0;  // in the pool
   // Of a verification; kept, because fresh memory is what takes its time.
   std::vector<std::byte> in_, expected_, out_;
-  std::unique_ptr<Stream> stream_;  // goes first: what it runs is in the buffers
+  std::unique_ptr<Stream> stream_;
+  std::optional<Settled> settled_;  // goes first: what the stream runs is in the buffers
 };
 
 }  // namespace

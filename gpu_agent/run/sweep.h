@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/device/stream.h"
@@ -55,6 +56,19 @@ struct SweepResult {
 absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& communicator,
                                   const SweepOptions& options,
                                   const std::function<void(const CollectiveRow&)>& on_row);
+
+// What is enqueued on the stream has ended when this goes, however that ends: buffers that it works
+// on go later.
+class Settled {
+ public:
+  explicit Settled(Stream& stream) : stream_(stream) {}
+  ~Settled() { stream_.Record()->Wait(absl::InfiniteFuture()).IgnoreError(); }
+  Settled(const Settled&) = delete;
+  Settled& operator=(const Settled&) = delete;
+
+ private:
+  Stream& stream_;
+};
 
 // Each value becomes that of all ranks by `op`; they call it with as many. `memory`, of the device,
 // has 8 bytes for each. Blocks; nothing is under way on the stream when it returns, well or not.
