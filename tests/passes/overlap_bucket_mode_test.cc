@@ -1,4 +1,5 @@
 // The bucketer behind the passes that come before it.
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,20 @@ TEST(OverlapBucketMode, CapturedStepsStayWithinMemory) {
     const absl::Status upstream = MakePlan(captured.graph, costs, options).status();
     EXPECT_TRUE(upstream.ok()) << name << ": " << upstream;
   }
+}
+
+TEST(OverlapMode, LooksAtNotMuchMoreHoweverFarItMay) {
+  const Graph graph = Backward(50'000, 1);
+  const Costs costs = CostsOf(graph);
+  const auto took = [&](int32_t distance) {
+    PlanOptions options = OverlapOptions();
+    options.max_collective_distance = distance;
+    const std::clock_t begin = std::clock();
+    RunPasses(graph, costs, options, {"tag-collectives", "schedule-overlap"});
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  // Seven times as long; 32 times where each window looks at all.
+  EXPECT_LT(took(1'000'000), 16 * took(PlanOptions().max_collective_distance));
 }
 
 }  // namespace

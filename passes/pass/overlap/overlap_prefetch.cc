@@ -58,11 +58,12 @@ void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidat
   const int32_t only = OnlyGroup(window);
   const NumberSet& set = only >= 0 ? near_of_group_[Index(only)] : near_;
   const auto soon = static_cast<uint32_t>(next_compute_ + 1);
-  int64_t looked_at = kPassedOver * limits_.max_collective_distance;
-  int32_t left_to_find = limits_.max_collective_distance;
+  int32_t left_to_find = Distance();
+  int64_t looked_at = kPassedOver * left_to_find;
   ++round_;
   for (int32_t l = set.Next(0); l >= 0; l = set.Next(l + 1)) {
     if (looked_at-- == 0) break;
+    --looks_left_;
     const LaunchSpan& next = launch(l);
     const int64_t left = window.left(next.group);
     if (left <= 0) continue;

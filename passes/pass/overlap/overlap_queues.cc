@@ -88,7 +88,7 @@ void ReadyQueues::Started(int32_t launch) {
 }
 
 std::vector<Position> ReadyQueues::TakeMates(Position head, int64_t max_bytes,
-                                             int32_t max_looked_at,
+                                             int32_t max_looked_at, int64_t& looks_left,
                                              absl::FunctionRef<bool(Position)> scheduled) {
   const absl::Span<const LaunchSpan> launches = steps_.launches();
   const LaunchSpan& first = launches[Index(steps_.launch_of(head))];
@@ -104,6 +104,7 @@ std::vector<Position> ReadyQueues::TakeMates(Position head, int64_t max_bytes,
   if (!upstream_) {
     for (const uint64_t key : ready_mates_[Index(first.key)]) {
       if (max_looked_at-- == 0) break;
+      --looks_left;
       if (PositionOf(key) != head) take(PositionOf(key));
     }
     return mates;

@@ -53,9 +53,9 @@ class ReadyQueues {
   void Started(int32_t launch);
   // The head has been popped: other ready launches off the path with its key that fit into
   // `max_bytes` beside it. Upstream: in the order of the heap's list, all of them looked at; else
-  // by key, at most `max_looked_at`.
+  // by key, at most `max_looked_at`, which count against `looks_left`.
   std::vector<Position> TakeMates(Position head, int64_t max_bytes, int32_t max_looked_at,
-                                  absl::FunctionRef<bool(Position)> scheduled);
+                                  int64_t& looks_left, absl::FunctionRef<bool(Position)> scheduled);
 
  private:
   static Position PositionOf(uint64_t key) { return static_cast<Position>(key & 0x7fffffffu); }

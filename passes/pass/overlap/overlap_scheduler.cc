@@ -11,6 +11,10 @@ constexpr int32_t kFewGroups = 16;
 constexpr int32_t kMaxDepth = 8;
 // Steps of all searches together, for each step of the graph.
 constexpr int64_t kSearchSteps = 64, kUpstreamSearchSteps = 20'000;
+// Candidates looked at, for each step of the graph, before a window looks at few: a step of 70B,
+// where every window may look at all, takes less than 200.
+constexpr int64_t kLooks = 512;
+constexpr int32_t kFewLooks = 200;
 
 }  // namespace
 
@@ -61,6 +65,7 @@ OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses&
       search_steps_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) * steps.size()),
       search_edges_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) *
                          (steps.size() + steps.edges())),
+      looks_left_(kLooks * steps.size()),
       best_of_key_(Index(steps.key_count())),
       best_seen_(Index(steps.key_count()), 0) {
   const absl::Span<const LaunchSpan> launches = steps.launches();
@@ -125,10 +130,15 @@ std::vector<Position> OverlapScheduler::TakeNext() {
   ready_.PopOffPath();
   if (steps_.kind(next.front()) != StepKind::kStart) return next;
   const std::vector<Position> mates =
-      ready_.TakeMates(next.front(), limits_.max_off_path_bytes, limits_.max_collective_distance,
+      ready_.TakeMates(next.front(), limits_.max_off_path_bytes, Distance(), looks_left_,
                        [&](Position v) { return scheduled(v); });
   next.insert(next.end(), mates.begin(), mates.end());
   return next;
+}
+
+int32_t OverlapScheduler::Distance() const {
+  const int32_t most = limits_.max_collective_distance;
+  return looks_left_ < 0 ? std::min(most, kFewLooks) : most;
 }
 
 // Only the head is looked at: what waits behind it is no more urgent.

@@ -46,7 +46,7 @@ class OverlapScheduler {
 
   // Once. Every step is scheduled, in a legal order. O(nodes log nodes + edges + windows *
   // (max_collective_distance + launches / 4096)), where a window is a step that takes time; looking
-  // for what a launch needs is bounded in all.
+  // for what a launch needs is bounded in all, and so are candidates beyond a few hundred a window.
   Schedule Run() &&;
 
  private:
@@ -93,6 +93,7 @@ class OverlapScheduler {
   bool flying(int32_t l) const { return flying_[Index(l)]; }
 
   // overlap_scheduler.cc
+  int32_t Distance() const;  // candidates that may be looked at
   std::vector<Position> TakeNext();
   bool TakeOffPath(Position head) const;
   void Handle(Position v);
@@ -154,6 +155,7 @@ class OverlapScheduler {
   int32_t search_ = 0;
   int64_t search_steps_left_ = 0;
   int64_t search_edges_left_ = 0;
+  int64_t looks_left_ = 0;
   std::vector<Position> stack_, path_;
   std::vector<Rank> best_of_key_;
   std::vector<int32_t> best_seen_;
