@@ -1,8 +1,10 @@
 // What torch 2.13's overlap scheduler takes for cheap.
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
+#include "passes/planner.h"
 #include "tests/passes/overlap_test_util.h"
 
 namespace bucketd {
@@ -37,6 +39,23 @@ TEST(Overlap, UpstreamCountsOnlyOpsAsCheapThatTorchDoes) {
   for (const char* op : {"aten.clone.default", "prims.convert_element_type.default"}) {
     EXPECT_TRUE(Before(BehindOneOp(op, kPointwiseFlag, true), "q", "r")) << op;
   }
+}
+
+TEST(Overlap, UpstreamRefusesGroupsWhoseTimelinesWouldTakeAllMemory) {
+  constexpr int kGroups = 4200;
+  Net net;
+  NodeId x = net.Input("x", {64, 64});
+  for (int i = 0; i < kGroups; ++i) {
+    net.OnGroup(net.AddGroup(absl::StrCat("g", i), 8));
+    const NodeId w = net.Gather(absl::StrCat(i), net.Parameter(absl::StrCat("p", i), {8, 64}));
+    x = net.Call("mm", {x, w}, {64, 64}, kComputeFlag);
+  }
+  net.Out(x, SlotKind::kOutput);
+  const Graph graph = net.Build();
+  const Costs costs = Timed(graph, {{"AG", 1}, {"mm", 1}});
+  EXPECT_TRUE(MakePlan(graph, costs, OverlapOptions()).ok());
+  EXPECT_EQ(MakePlan(graph, costs, OverlapOptions(true)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ namespace bucketd::upstream {
 namespace {
 
 constexpr int64_t kMaxAncestorBits = int64_t{1} << 31;
+// Compute nodes are events of every group.
+constexpr size_t kMaxEvents = size_t{1} << 24;
 
 template <typename List>
 auto Find(List& list, int32_t item) {
@@ -76,10 +78,11 @@ absl::StatusOr<std::unique_ptr<EdgeRelations>> EdgeRelations::Make(const Model& 
   size_t asked = 0;  // at most so many items' ancestors
   for (const LaunchInfo& launch : model.launches) asked += 2 + launch.hidden_by.size();
   asked = std::min(asked, Index(model.items()));
-  if (asked > 0 && static_cast<int64_t>(asked) > kMaxAncestorBits / model.items()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("upstream: ", model.launches.size(), " launches among ", model.items(),
-                     " nodes are too many for the algorithm of torch 2.13, which is quadratic"));
+  if ((asked > 0 && static_cast<int64_t>(asked) > kMaxAncestorBits / model.items()) ||
+      model.groups.size() * model.compute.size() > kMaxEvents) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "upstream: ", model.launches.size(), " launches of ", model.groups.size(), " groups among ",
+        model.items(), " nodes are too many for the algorithm of torch 2.13, which is quadratic"));
   }
   return absl::WrapUnique(new EdgeRelations(model, defects));
 }
