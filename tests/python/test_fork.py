@@ -117,6 +117,17 @@ def test_counts_begin_at_zero_in_a_child():
     assert counters()["retries"]
 
 
+def test_a_child_says_anew_what_its_parent_has_said(caplog):
+    degraded.say("a:2", "breaker", "does not answer")
+
+    def check():
+        caplog.clear()
+        degraded.say("a:2", "breaker", "does not answer")
+        return [record.levelname for record in caplog.records] == ["WARNING"]
+
+    in_child(check)
+
+
 def test_workers_of_a_data_loader_can_ask(running):
     from torch.utils.data import DataLoader, Dataset
 

@@ -69,6 +69,7 @@ def _start_over() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held the old one
     _counts.update(dict.fromkeys(_counts, 0))
+    _said.clear()
     _gauges.clear()
 
 
