@@ -87,9 +87,9 @@ def test_travels_without_zstd_where_it_is_missing(to, monkeypatch):
     (dict(mode="no such mode"), "OPTIONS_INVALID"),
     (dict(cost_profile="no such profile"), "PROFILE_UNKNOWN"),
 ])
-def test_an_option_that_is_refused_says_what_is_known(to, changes, reason):
+def test_an_option_that_is_refused_says_what_is_known_and_is_nothing_to_fall_back_from(to, changes, reason):
     error = reason_of(ask, to, layers(), options(**changes))
-    assert error.reason == reason
+    assert error.reason == reason and not error.leaves_unplanned
     assert ("transformer_block" if reason == "OPTIONS_INVALID" else to.capabilities().cost_profiles[0]) in str(error)
 
 

@@ -216,6 +216,11 @@ def test_every_entry_point_says_what_its_arguments_are(joints):
             entry(memory_limits="1.05x")
         with pytest.raises(ValueError, match="numerics='fast': expected one of 'eager_order', 'exact', 'free'"):
             entry(numerics="fast")
+        with pytest.raises(ValueError, match="mode='blocks': expected one of 'auto', 'transformer_block', "):
+            entry(mode="blocks", fallback="unplanned")
+        for wrong in (-1, True, 1.5):
+            with pytest.raises(ValueError, match=f"prefetch_forward={wrong}: expected a number of buckets, 0 or more"):
+                entry(prefetch_forward=wrong, fallback="unplanned")
     with pytest.raises(TypeError, match="fsdp_manual_buckets; did you mean buckets?"):
         bucketd.backend(fsdp_manual_buckets="layers.*")
     for name, wrong in (("compiler", "inductors"), ("partitioner", "least"), ("passes", ["overlap"])):

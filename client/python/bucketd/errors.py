@@ -19,6 +19,8 @@ _ARGUMENTS = {
     "EMBEDDED_PLANNER": "address= names a planner that runs",
 }
 
+# Of those who ask: a job that went without a plan instead would never hear of it.
+_MISTAKES = ("OPTIONS_INVALID", "PROFILE_UNKNOWN")
 
 # Seconds, of what a server asks for: one that asks for none is not called without pause.
 _LEAST_PAUSE, _MOST_PAUSE = 0.05, 24 * 3600.0
@@ -42,12 +44,11 @@ class PlannerError(BucketdError):
     is switched off: every rank of the job runs its graph as it is), RANK0 (the rank that plans for all has no plan).
     """
 
-    leaves_unplanned = True
-
     def __init__(self, reason: str, message: str, metadata: dict[str, str] | None = None,
                  code: grpc.StatusCode | None = None, retry_after: float | None = None, answered: bool = False):
         super().__init__(f"{reason}: {message}")
         self.reason = reason
+        self.leaves_unplanned = reason not in _MISTAKES
         self.message = message
         self.metadata = dict(metadata or {})
         self.code = code

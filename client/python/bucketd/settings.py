@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _FALLBACKS = ("error", "unplanned")
 _EMBEDDED = (None, "rank0")
 _EXECUTORS = ("", "bucketd")
+_MODES = ("auto", "transformer_block", "manual", "greedy", "overlap", "none")
 _NUMERICS = ("eager_order", "exact", "free")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -39,8 +40,8 @@ class SettingsArgs(TypedDict, total=False):
                    eager FSDP2's bits where each bucket is one of its units (mode "transformer_block"); "exact" keeps the
                    unplanned graph's bits; "free" neither. The log's line says whose bits a plan has, Plan.bits_text why
     memory_limit   peak memory that a plan may reach: "1.05x", "+5%" (of the peak without a plan), "38GiB", bytes
-    fallback       where there is no plan: "error", or "unplanned": all ranks go without, if no rank has another reason to stop. The
-                   same on every rank
+    fallback       where there is no plan: "error", or "unplanned": all ranks go without, if no rank has another reason to stop, as a
+                   mistake in these settings is. The same on every rank
     embedded       "rank0": without an address, on several nodes, rank 0 plans for all
     deadline       seconds that one graph's plan may take
     cost_profile   of the planner: NAME (its first version), NAME@3, NAME@latest (the promoted one); None: its default
@@ -144,12 +145,15 @@ class Settings:
         return cls(**{**given, "job": resolve(settings.get("job"))})
 
     def __post_init__(self):
+        _one_of("mode", self.mode, _MODES)
         _one_of("fallback", self.fallback, _FALLBACKS)
         _one_of("embedded", self.embedded, _EMBEDDED)
         _one_of("numerics", self.numerics, _NUMERICS)
         _one_of("executor", self.executor, _EXECUTORS)
         if self.agent and not self.executor:
             raise ValueError('agent= hears of buckets that executor="bucketd" runs; torch.distributed reports none')
+        for name in ("prefetch_forward", "prefetch_backward", "defer_reduce_scatter"):
+            _count(name, getattr(self, name))
         _seconds("deadline", self.deadline)
         _seconds("executor_timeout", self.executor_timeout)
         if len(set(self.ranks)) != len(self.ranks):
@@ -241,6 +245,11 @@ def parse_memory_limit(limit: str | int | None) -> tuple[int, int]:
 def _seconds(name: str, value) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name}={value!r}: expected seconds, more than 0")
+
+
+def _count(name: str, value) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32):
+        raise ValueError(f"{name}={value!r}: expected a number of buckets, 0 or more")
 
 
 def _one_of(name: str, value, known) -> None:
