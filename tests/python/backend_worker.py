@@ -231,6 +231,18 @@ class Cases:
         found = outcome(lambda: self.step(self.backend(mode="transformer_block", numerics="free", deadline=5), kill))
         return {**found, "plans": self.told()}
 
+    def private_planner_killed_between_forward_and_backward(self):
+        def kill():
+            dist.barrier()
+            if RANK == 0:
+                process = asking._private_planner._process
+                process.kill()
+                process.wait()
+            dist.barrier()
+
+        found = outcome(lambda: self.step(self.backend(address=None, numerics="exact"), kill))
+        return {**found, "plans": self.told()}
+
     def killed_during_an_upload(self):
         once = calls.Route.once
 

@@ -37,7 +37,8 @@ def alike(found, key="plans"):
 def good():
     with planner() as one:
         yield run("plain", "planned_exact", "planned_again", "private_planner", "first_rank_plans_for_all",
-                  "nobody_answers_and_that_is_fine", "as_a_pass", "on_twins", "own_passes_partitioner_and_compiler", "checkpointed_attention", **to(one))
+                  "nobody_answers_and_that_is_fine", "as_a_pass", "on_twins", "own_passes_partitioner_and_compiler", "checkpointed_attention",
+                  "private_planner_killed_between_forward_and_backward", **to(one))
 
 
 def bits(found):
@@ -80,6 +81,12 @@ def test_without_an_address_the_first_rank_starts_a_planner_for_all(good):
     plans = [{s: p[:2] for s, p in rank["plans"].items()} for rank in found]
     assert all(p == plans[0] for p in plans) and plans[0]
     assert not os.path.exists(f"/proc/{found[0]['started']}"), "the private planner outlived its run"
+
+
+def test_a_private_planner_that_died_is_there_again_for_all_ranks(good):
+    found = good["private_planner_killed_between_forward_and_backward"]
+    assert bits(found) == bits(good["plain"])
+    assert set(alike([{"plans": {s: p[:2] for s, p in rank["plans"].items()}} for rank in found])) == {"0/fw", "0/bw"}
 
 
 def test_the_first_rank_can_plan_for_all(good):

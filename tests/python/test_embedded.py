@@ -11,10 +11,13 @@ import sys
 import tempfile
 
 import pytest
+from layered_graphs import MESH, layers, options
 
-from bucketd import embedded
+from bucketd import asking, canonical, embedded
+from bucketd.agreement import Agreement
 from bucketd.client import PlannerClient
 from bucketd.errors import EmbeddedError
+from bucketd.settings import Settings
 
 CLIENT = pathlib.Path(embedded.__file__).resolve().parents[1]
 
@@ -66,6 +69,25 @@ def test_dies_with_the_process_that_started_it():
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
     assert gone(pid)
+
+
+def test_one_that_died_is_there_again_when_it_is_asked(monkeypatch):
+    monkeypatch.setattr(asking, "_private_planner", None)
+    asker, digest = asking.Asker(Settings.of(), Agreement(None, 0, (0,)), 0), canonical.digest(layers())
+    plan = asker.ask("0/fw", layers(), digest, MESH, options()).plan
+    first = asking.private_planner()._process
+    first.kill()
+    first.wait()
+    assert asker.ask("0/bw", layers(), digest, MESH, options()).plan == plan
+    asking.private_planner().close()
+
+
+def test_what_interrupts_its_run_from_a_terminal_does_not_end_it():
+    one = embedded.EmbeddedPlanner()
+    try:
+        assert os.getpgid(one._process.pid) != os.getpgrp()
+    finally:
+        one.close()
 
 
 def test_removes_what_a_killed_run_left_but_not_what_is_in_use(own_runtime_folder, monkeypatch):

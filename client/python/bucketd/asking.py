@@ -30,6 +30,7 @@ class Asker:
     def __init__(self, settings: Settings, agreement: Agreement, number: int):
         self.settings, self._agreement, self._number = settings, agreement, number
         self._planner: PlannerClient | _HandedOut | BucketdError | None = None
+        self._own: embedded.EmbeddedPlanner | None = None  # behind `_planner`, where this process started it
         self._job_of_all: Job | None = None  # settings.job, with its generation
 
     @property
@@ -56,6 +57,8 @@ class Asker:
                 return wire.to_proto(graph)
 
         def ask():
+            if self._own is not None:
+                self._own.revive()
             with collector.on():
                 return self._planner.get_plan(upload, digest, message, options, self.settings.deadline, job=self._job(scope))
 
@@ -92,7 +95,8 @@ class Asker:
                 if len(self._agreement.ranks) > 1:  # each would start one, and wait there for the others
                     raise EmbeddedError("without torch.distributed nobody tells the other ranks of a private planner: give the address of "
                                         "one, or call torch.distributed.init_process_group first")
-                return PlannerClient(private_planner().address, self.settings.tenant)
+                self._own = private_planner()
+                return PlannerClient(self._own.address, self.settings.tenant)
             return self._share_planner()
         except BucketdError as error:
             return error
@@ -126,7 +130,8 @@ class Asker:
                 raise EmbeddedError(
                     f"the ranks run on {len(nodes)} nodes, and a private planner serves one: give the address of a "
                     f"planner that all can reach, or say embedded=\"rank0\" to let rank 0 plan for all")
-            return {"address": private_planner().address}
+            self._own = private_planner()
+            return {"address": self._own.address}
         except BucketdError as error:
             return {"error": str(error), "apart": isinstance(error, AgreementError)}
 

@@ -61,7 +61,8 @@ class EmbeddedPlanner:
             if len(self.socket) > _MAX_SOCKET_PATH:
                 raise EmbeddedError(f"{self.socket}: {len(self.socket)} characters, a socket's path has at most "
                                     f"{_MAX_SOCKET_PATH}; set XDG_RUNTIME_DIR to a shorter one")
-            self._start(binary or find_binary())
+            self._binary = binary or find_binary()
+            self._start()
         except OSError as error:
             self.close()
             raise _no_place(error) from error
@@ -79,6 +80,12 @@ class EmbeddedPlanner:
         """False in a forked child: the planner is its parent's."""
         return os.getpid() == self._pid and self._process is not None and self._process.poll() is None
 
+    def revive(self) -> None:
+        """Starts it again where it has ended, at its address, which others have. Does nothing in a forked child, as close()."""
+        if os.getpid() == self._pid and not self.alive:
+            (self.folder / "ready").unlink(missing_ok=True)
+            self._start()
+
     def close(self) -> None:
         """Ends the planner and removes its folder. Does nothing in a forked child, which owns neither."""
         if os.getpid() != self._pid:
@@ -92,15 +99,16 @@ class EmbeddedPlanner:
                 self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start(self, binary: str) -> None:
-        ready = self.folder / "ready"
+    def _start(self) -> None:
+        binary, ready = self._binary, self.folder / "ready"
         log = self.folder / "log"
         command = [binary, "--listen", self.address, "--http", "", "--ready-file", str(ready), "--log-level", "warn",
                    f"--exit-with-parent={self._pid}", "--drain-seconds", "1", "--lame-duck-ms", "0"]
         with open(log, "wb") as out:
             try:
+                # A session of its own: Ctrl-C is for the run, which may catch it and go on.
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, close_fds=True)
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, close_fds=True, start_new_session=True)
             except OSError as error:
                 raise EmbeddedError(f"cannot run {binary}: {error}") from error
         until = time.monotonic() + _START_TIMEOUT
