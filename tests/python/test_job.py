@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import secrets
 import socket
 import subprocess
@@ -20,7 +21,8 @@ import bucketd
 from bucketd import asking, canonical, job, starts, wire
 from bucketd.agreement import Agreement, LeaderFailed
 from bucketd.client import PlannerClient
-from bucketd.errors import AgreementError, EmbeddedError, GraphRefused, PlannerError
+from bucketd.errors import AgreementError, BucketdError, EmbeddedError, GraphRefused, PlannerError
+from bucketd.session import Session
 from bucketd.settings import Settings
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -81,6 +83,15 @@ def test_rank_and_world_come_from_the_launcher_where_torch_has_none(monkeypatch)
     assert job.rank_and_world() == (3, 8)
     monkeypatch.setenv("RANK", "8")
     assert job.rank_and_world() == (0, 1)
+
+
+def test_ranks_that_nothing_brings_together_are_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert Session(Settings.of(ranks=[3])).agreement.rank == 3
+    for ranks, why in (([4], "does not contain this process, rank 3"), ([2, 3], "nobody brings them together")):
+        with pytest.raises(BucketdError, match=f"^{re.escape(f'ranks={ranks}')}.*{why}"):
+            assert Session(Settings.of(ranks=ranks)).agreement
 
 
 def test_a_job_and_a_rank_that_plans_for_all_exclude_each_other():

@@ -349,10 +349,14 @@ class Session:
 
             store = job_store("bucketd")
             # Without torch.distributed ranks can meet at the planner alone, if it knows their job.
-            rank, world = rank_and_world() if store is not None or self.settings.job is not None else (0, 1)
+            job = self.settings.job
+            rank, world = rank_and_world() if store is not None or job is not None or self.settings.ranks else (0, 1)
             ranks = tuple(sorted(self.settings.ranks or range(world)))
             if rank not in ranks:
                 raise BucketdError(f"ranks={list(ranks)} does not contain this process, rank {rank}")
+            if store is None and len(ranks) > 1 and job is None:
+                raise BucketdError(f"ranks={list(ranks)}: nobody brings them together: torch.distributed is not initialised, or its groups "
+                                   "are fake, and job=, by which the planner would, is not given")
             if store is None and len(ranks) > 1 and self.settings.fallback != "error":
                 raise BucketdError(f"fallback={self.settings.fallback!r} is decided for all ranks through torch.distributed's "
                                    f"key-value store, and torch.distributed is not initialised")
