@@ -65,7 +65,7 @@ class Cases:
 
     def backend(self, **options):
         self.planned = []
-        return bucketd.backend(on_plan=self.planned.append, **{**dict(address=ADDRESS, deadline=60), **options})
+        return bucketd.backend(**{**dict(on_plan=self.planned.append, address=ADDRESS, deadline=60), **options})
 
     def told(self) -> dict:
         return {p.scope: [p.plan.sha256, len(p.plan.buckets), p.source, sorted({d.code for d in p.plan.diagnostics})]
@@ -241,6 +241,15 @@ class Cases:
             dist.barrier()
 
         found = outcome(lambda: self.step(self.backend(address=None, numerics="exact"), kill))
+        return {**found, "plans": self.told()}
+
+    def rank_1_cannot_run_by_the_plan_of_the_backward(self):
+        def on_plan(planned):
+            self.planned.append(planned)
+            if RANK == 1 and planned.scope == "0/bw":
+                raise OSError("no space left")
+
+        found = outcome(lambda: self.step(self.backend(on_plan=on_plan, fallback="unplanned")))
         return {**found, "plans": self.told()}
 
     def killed_during_an_upload(self):

@@ -141,6 +141,21 @@ def test_a_difference_is_never_a_reason_to_go_on():
                for e in results.values())
 
 
+@pytest.mark.parametrize("rank_that_fails", [0, 3])
+def test_what_was_agreed_on_is_done_by_all_ranks_or_stops_all_of_them(rank_that_fails):
+    own = PlannerError("UNREACHABLE", "gone")  # which would do for going without a plan, had anybody kept the graph as it was
+
+    def step(agreement, rank):
+        for scope in ("0/fw", "0/bw"):
+            agreement.agree(scope, {"plan": "ab"})
+            agreement.confirm(scope, own if (scope, rank) == ("0/bw", rank_that_fails) else None)
+
+    results = settle(step, fallback="unplanned")
+    assert results.pop(rank_that_fails) is own
+    for error in results.values():
+        assert isinstance(error, AgreementError) and f"0/bw/done: rank {rank_that_fails}: PlannerError: UNREACHABLE" in str(error)
+
+
 def test_a_silent_rank_is_named_by_the_deadline(monkeypatch):
     monkeypatch.setattr("bucketd.agreement._LINGER", 0.1)
     begin = time.monotonic()

@@ -145,8 +145,8 @@ def test_somebody_elses_backend_can_use_the_pass(good):
 @pytest.fixture(scope="module")
 def bad():
     with planner() as one:
-        yield run("groups_are_swapped_on_rank_1", "another_option_on_rank_3", "another_graphs_plan_on_rank_2", "nobody_answers", "several_nodes",
-                  "killed_between_forward_and_backward", **to(one))
+        yield run("groups_are_swapped_on_rank_1", "rank_1_cannot_run_by_the_plan_of_the_backward", "another_option_on_rank_3",
+                  "another_graphs_plan_on_rank_2", "nobody_answers", "several_nodes", "killed_between_forward_and_backward", **to(one))
 
 
 def test_a_rank_with_other_options_is_named_on_every_rank(bad):
@@ -163,6 +163,12 @@ def test_ranks_that_mean_two_groups_over_the_same_ranks_are_told_and_those_that_
     assert len(said) == WORLD and all(rank["seconds"] < 5 for rank in found)
     assert all("process groups of ranks 0-1: group0#0 is group " in text for text in said)
     assert all(" on rank 0, group0#0 is group " in text and "on rank 1; start all of them with one script" in text for text in said), said
+
+
+def test_a_rank_that_cannot_run_by_its_plan_stops_those_that_could(bad):
+    found = bad["rank_1_cannot_run_by_the_plan_of_the_backward"]
+    assert [found[rank]["error"] for rank in range(WORLD)] == ["AgreementError", "OSError", "AgreementError", "AgreementError"], found
+    assert all("rank 1: OSError: no space left" in found[rank]["text"] for rank in (0, 2, 3)), found
 
 
 def test_a_plan_for_another_graph_is_refused_on_every_rank(bad):

@@ -3,7 +3,8 @@
 Through torch.distributed's key-value store, not with a collective: a rank that is late, dead or has another graph must
 show up as an error with its number, not as a hang. For each scope (one compiled graph) every rank posts a record; the
 first rank of the scope, its leader, reads all of them and posts one verdict, which every rank obeys. That is four store
-operations a rank, with the one that says where it is, and one wait for each rank at the leader.
+operations a rank, with the one that says where it is, and one wait for each rank at the leader. A plan takes two rounds: one
+before any rank changes its graph, one when all have done so.
 """
 
 from __future__ import annotations
@@ -94,9 +95,12 @@ class Agreement:
     def fail(self, scope: str, error: BaseException) -> Verdict:
         """Posts this rank's failure. Returns a verdict if all ranks fall back to the untouched graph, which they do if every
         failure leaves that and every rank was told to; raises `error`."""
-        record = {"failure": f"{type(error).__name__}: {error}",
-                  "leaves_unplanned": isinstance(error, BucketdError) and error.leaves_unplanned}
-        return self._settle(scope, record, error)
+        return self._settle(scope, _failure(error, isinstance(error, BucketdError) and error.leaves_unplanned), error)
+
+    def confirm(self, scope: str, error: BaseException | None = None) -> None:
+        """Behind agree(), when this rank has done what was agreed on: returns when all ranks have. If one could not, by an `error`, every
+        rank raises: those that could would launch collectives that it does not."""
+        self._settle(f"{scope}/done", {"held": {}} if error is None else _failure(error, False), error)
 
     @contextlib.contextmanager
     def telling_of_interrupts(self):
@@ -211,6 +215,10 @@ class Agreement:
 
     def _read(self, key: str, until: float):
         return json.loads(self.store.get(key)) if wait_for(self.store, [key], until) else None
+
+
+def _failure(error: BaseException, leaves_unplanned: bool) -> dict:
+    return {"failure": f"{type(error).__name__}: {error}", "leaves_unplanned": leaves_unplanned}
 
 
 def _may_fall_back(post: dict) -> bool:

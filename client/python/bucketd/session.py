@@ -141,8 +141,24 @@ class Session:
                                         "wait for this rank's forward now")
                 if planned is None:
                     planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
-            if edit is None:
-                return gm
+        if edit is None:
+            return gm
+        together = planned.source != following.SOURCE
+        try:
+            self._put_in_use(agreement, planned, edit, ordinal, on_plan, recompile)
+        except InterruptedRank:
+            raise
+        except Exception as error:
+            if together:
+                agreement.confirm(planned.scope, error)  # raises it
+            agreement.say_stopped(f"stopped: {type(error).__name__}: {error}")
+            raise
+        if together:
+            agreement.confirm(planned.scope)
+        return planned.module
+
+    def _put_in_use(self, agreement: Agreement, planned: Planned, edit, ordinal: Ordinal, on_plan, recompile: bool) -> None:
+        with collector.off():
             self._tell(planned, ordinal.inductor)
             edit.apply()
             if self.settings.twin_groups:
@@ -153,7 +169,6 @@ class Session:
             planned.runner.open(f"{planned.scope}#{self._met.number}", agreement, self._met.epoch, self._asker.planner_of_all)
         if on_plan is not None:
             on_plan(planned)
-        return planned.module
 
     def _tell(self, planned: Planned, inductor: bool) -> None:
         """What people hear of a plan: a line where it is in use, on one rank."""
