@@ -22,7 +22,8 @@ namespace {
 absl::StatusOr<Costs> CostsOf(CapturedGraph& captured, const std::string& profile_name) {
   absl::StatusOr<CostProfile> profile = FindProfile(profile_name);
   if (!profile.ok()) {
-    return absl::NotFoundError(absl::StrCat("--profile: ", profile.status().message()));
+    return absl::Status(profile.status().code(),
+                        absl::StrCat("--profile: ", profile.status().message()));
   }
   // Measured rows win over what the file states, as they do over the device model.
   if (!captured.has_costs) return Costs::FromDeviceModel(captured.graph, captured.mesh, *profile);

@@ -220,6 +220,10 @@ class AgentTest(unittest.TestCase):
         self.assertIn("calibrate", self.run_program("bucket-agent", "--help").stdout)
         self.assertIn("nowhere.json: no such file", self.replay(plan="nowhere.json", expect=USAGE).stderr)
 
+    def test_a_profile_that_makes_no_sense_is_refused_as_other_files_are(self):
+        for args in (("calibrate", "--base", self.plan), ("replay", "--graph", self.graph, "--plan", self.plan, "--profile", self.plan)):
+            self.assertIn(": cost profile plan: ", self.run_program("bucket-agent", *args, expect=REFUSED).stderr)
+
     def test_a_rank_that_dies_ends_the_others(self):
         with subprocess.Popen([program("bucket-agent"), "calibrate", "--ranks", "3", "--max-bytes", str(1 << 25)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, env={**os.environ, "TMPDIR": self.scratch}) as agent:
