@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "grpcpp/support/byte_buffer.h"
 
 #include "proto/peer.pb.h"
 #include "server/cluster/replica_id.h"
@@ -13,9 +14,12 @@ namespace bucketd {
 
 // Its deadline is left open. Errors carry a reason.
 absl::StatusOr<RanksCall> ReadForwarded(const v1::ForwardRequest& request);
-// As JobRoutes::Here is told. With a plan's bytes where they are wanted, and where nobody else may
-// have them.
+// As JobRoutes::Here is told; a plan by reference.
 v1::ForwardReply ForwardReplyOf(const std::optional<JobRoutes::Answer>& answer,
-                                const std::optional<ReplicaId>& holder, bool with_plan);
+                                const std::optional<ReplicaId>& holder);
+// Whose bytes go with it: where they are wanted, and where nobody else may have them. Null: none.
+PlanReplyPtr PlanBeside(const std::optional<JobRoutes::Answer>& answer, bool with_plan);
+// `reply` with those bytes, which all that have them share: they may be thousands.
+grpc::ByteBuffer BytesOf(const v1::ForwardReply& reply, const PlanReplyPtr& plan);
 
 }  // namespace bucketd

@@ -55,8 +55,7 @@ class ForwardReactor final : public ReadingReactor {
       return;
     }
     if (parts_.draining || request->incarnation() != incarnation_) {
-      reply_.mutable_moved();
-      EndCall(absl::OkStatus());
+      Answer(std::nullopt, std::nullopt);
       return;
     }
     with_plan_ = request->with_plan();
@@ -88,13 +87,12 @@ class ForwardReactor final : public ReadingReactor {
 
   void Answer(const std::optional<JobRoutes::Answer>& answer,
               const std::optional<ReplicaId>& holder) {
-    reply_ = ForwardReplyOf(answer, holder, with_plan_);
+    bytes_of_reply_ = BytesOf(ForwardReplyOf(answer, holder), PlanBeside(answer, with_plan_));
     EndCall(absl::OkStatus());
   }
 
   void EndCall(const absl::Status& status) {
     GiveBack();
-    if (status.ok()) bytes_of_reply_ = ToBytes(reply_);
     CrashPoint("forward: to be answered");
     FinishWith(status, "");
     CrashPoint("forward: answered");
@@ -102,7 +100,6 @@ class ForwardReactor final : public ReadingReactor {
 
   const uint64_t incarnation_;
   ByteBuffer& bytes_of_reply_;
-  v1::ForwardReply reply_;
   bool with_plan_ = false;
   std::atomic<JobRoutes::CallId> id_{0};
 };

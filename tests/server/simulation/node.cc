@@ -151,14 +151,18 @@ uint64_t Node::Forward(const v1::ForwardRequest& request, Time deadline, Replied
   }
   absl::StatusOr<RanksCall> call = ReadForwarded(request);
   if (!call.ok()) {
-    replied(ForwardReplyOf(call.status(), std::nullopt, false));
+    replied(ForwardReplyOf(call.status(), std::nullopt));
     return 0;
   }
   call->deadline = Local(deadline);
   return replica_->routes().Serve(
       *std::move(call), [this, replied = std::move(replied), with_plan = request.with_plan()](
                             const auto& answer, const auto& holder) {
-        if (!process_.dead) replied(ForwardReplyOf(answer, holder, with_plan));
+        if (process_.dead) return;
+        v1::ForwardReply reply = ForwardReplyOf(answer, holder);
+        const PlanReplyPtr plan = PlanBeside(answer, with_plan);
+        if (plan != nullptr) reply.mutable_plan()->set_plan(std::string(PlanBytesOf(*plan)));
+        replied(reply);
       });
 }
 
