@@ -237,7 +237,7 @@ class Store {
   // again and again. Costs less than any read. Own writes may count too.
   virtual absl::StatusOr<int64_t> Version() = 0;
   // The process is about to end: whoever waits for an engine that does not answer fails in a
-  // second, and what is asked from now on has a second in all.
+  // second, what is asked from now on has a second in all, and nothing is answered after five.
   virtual void Hurry() {}
 
  protected:

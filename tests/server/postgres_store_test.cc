@@ -407,6 +407,23 @@ TEST_F(SilenceTest, WhoIsInAHurryStillWritesWhereTheEngineAnswers) {
   EXPECT_TRUE(Put().ok()) << "a second each, not one for all";
 }
 
+// Each of them would be waited for.
+TEST_F(SilenceTest, WhatIsAskedOfASlowEngineInAHurryEndsAllTheSame) {
+  const auto target = PgTarget::Parse(options_.url);
+  ASSERT_TRUE(target.ok());
+  PgConnection::Hurried hurried{std::chrono::steady_clock::now()};
+  const PgStatement slow[] = {PgStatement("SELECT pg_sleep(0.7)")};
+  int answered = 0;
+  const milliseconds took = Took([&] {
+    const PgDeadline deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto connection = PgConnection::Connect(*target, deadline, &hurried);
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    while (answered < 20 && (*connection)->Run(slow, deadline).ok()) ++answered;
+  });
+  EXPECT_GE(answered, 4);
+  EXPECT_LT(took, std::chrono::seconds(6));
+}
+
 // What a standby does, and a failover: connections break, and who answers next takes no writes.
 class FailoverTest : public PostgresStoreTest {
  protected:

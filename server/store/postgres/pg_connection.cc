@@ -29,6 +29,8 @@ constexpr char kNoNumber[] = "22P02";  // a text that should have been a number
 constexpr char kWarning[] = "01000";   // none of its own: a commit's wait was cancelled
 constexpr char kReadOnly[] = "25006";
 constexpr std::chrono::seconds kInAHurry{1};
+// An engine that is slow and not silent would else be asked for as long as there is what to ask.
+constexpr std::chrono::seconds kHurryInAll{5};
 constexpr std::chrono::milliseconds kLookUp{100};  // whether there is a hurry
 constexpr char kWhichHosts[] = "target_session_attrs";
 
@@ -218,7 +220,8 @@ absl::Status PgConnection::Finish(const PgTarget& target, PgDeadline deadline) {
 
 PgDeadline PgConnection::Latest() const {
   const PgDeadline since = hurried_ == nullptr ? PgDeadline::max() : hurried_->load();
-  return since == PgDeadline::max() ? since : std::max(since, began_) + kInAHurry;
+  if (since == PgDeadline::max()) return since;
+  return std::min(std::max(since, began_) + kInAHurry, since + kHurryInAll);
 }
 
 absl::Status PgConnection::Await(short events, PgDeadline deadline) {

@@ -83,7 +83,7 @@ class PgResult {
 class PgConnection {
  public:
   // Since when whoever waits is in a hurry: a second more, or a second in all for what begins
-  // later. max(): nobody is.
+  // later, and five seconds for all of it. max(): nobody is.
   using Hurried = std::atomic<PgDeadline>;
   // Of several hosts one after the other, each with its part of the time. UNAVAILABLE: nobody
   // answers there, or who does says no. `hurried` outlives the connection; null: never.
