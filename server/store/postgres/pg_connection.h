@@ -87,6 +87,8 @@ class PgConnection {
   using Hurried = std::atomic<PgDeadline>;
   // Of several hosts one after the other, each with its part of the time. UNAVAILABLE: nobody
   // answers there, or who does says no. `hurried` outlives the connection; null: never.
+  // A host's name is looked up by the system, in the time that this takes (resolv.conf): libpq
+  // knows no other way, and getaddrinfo cannot be left. hostaddr= beside host= needs no look-up.
   static absl::StatusOr<std::unique_ptr<PgConnection>> Connect(const PgTarget& target,
                                                                PgDeadline deadline,
                                                                const Hurried* hurried = nullptr);
