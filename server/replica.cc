@@ -119,15 +119,16 @@ void Replica::HandOver(std::function<void()> then) {
   timers_.Schedule(Now() + kHandOver, end);
   const bool submitted = beats_.TrySubmit([this, end] {
     CrashPoint("drain: jobs to be handed over");
+    members_.Beat().IgnoreError();  // the others hear of it, however long the rest takes
     leases_.HandOver(LeaseOf::kJob);
     CrashPoint("drain: jobs handed over");
     end();
-    members_.Beat().IgnoreError();  // the others hear of it
   });
   if (!submitted) end();
 }
 
 void Replica::Stop() {
+  members_.Leave();  // all that follows saves others a look at who has left
   peers_.Stop();
   uploads_.Stop();
   pool_.Stop();
@@ -135,7 +136,6 @@ void Replica::Stop() {
   leases_.Stop();
   leases_.HandOver(LeaseOf::kJob);
   leases_.HandOver(LeaseOf::kPlan);
-  members_.Leave();
 }
 
 void Replica::Sign(v1::JobStatus& job) const {

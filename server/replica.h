@@ -49,7 +49,7 @@ class Replica {
   void Start();
   // Jobs go to others; then `then`, on another thread, within two seconds whatever the store does.
   void HandOver(std::function<void()> then);
-  // Gives back what it holds, and leaves. After the timers have stopped and the last call was
+  // Leaves, and gives back what it holds. After the timers have stopped and the last call was
   // answered.
   void Stop();
 

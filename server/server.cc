@@ -393,13 +393,14 @@ void Server::Impl::Stop(SteadyTime deadline) {
   // Every call has been answered; nobody is left to hand in work or to wait for it. Before anything
   // that jobs and timers refer to goes.
   timers.Stop();
-  agreement.Stop();
   request_pool.Stop();
-  follow_pool.Stop();
   intake_pool.Stop();
   compute_queue.Stop();
-  stored_plans.Stop();
+  // What nobody makes here any more is others', however long the store takes for the rest.
   if (replica != nullptr) replica->Stop();
+  agreement.Stop();
+  follow_pool.Stop();
+  stored_plans.Stop();
 }
 
 std::vector<v1::JobStatus> Server::Impl::Jobs() const {

@@ -68,6 +68,7 @@ absl::StatusOr<std::optional<std::string>> Membership::ReadOwn() {
 }
 
 absl::Status Membership::Renew() {
+  if (left_) return absl::FailedPreconditionError("this replica has left");
   const SteadyTime began = now_();
   v1::ReplicaRecord record;
   record.set_format_version(kReplicaFormat);
@@ -178,6 +179,7 @@ absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
 
 void Membership::Leave() {
   const absl::MutexLock beating(&beating_);
+  left_ = true;
   const auto said = written_.has_value() ? ParseReplica(*written_) : std::nullopt;
   // Nothing, or the record of another server with this address.
   if (!said.has_value() || said->incarnation() != self_.incarnation) return;

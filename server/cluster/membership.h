@@ -61,7 +61,7 @@ class Membership {
   absl::Status Beat();
   // Whether that process has ended, for all: it left, was started anew, or was found dead.
   absl::StatusOr<bool> IsGone(const ReplicaId& id);
-  // The last word of a server that ends.
+  // The last word of a server that ends: what it holds is free. No Beat() behind it says otherwise.
   void Leave();
 
   // From the next Beat() on the others know.
@@ -114,6 +114,7 @@ class Membership {
   std::optional<std::string> written_ ABSL_GUARDED_BY(beating_);  // the record as last seen or left
   bool was_ended_ ABSL_GUARDED_BY(beating_) = true;  // and has not got word of a new one yet
   uint64_t beat_ ABSL_GUARDED_BY(beating_) = 0;
+  bool left_ ABSL_GUARDED_BY(beating_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool superseded_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t session_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -94,7 +94,7 @@ MATRIX: list[tuple[list[str], dict[str, str | Never]]] = [
     # Who is up, and what the dead leave.
     (_around("beat", "written"), _cells("", owner="training", edge="training", holder=_AS_AN_EDGE, bystander=_AS_AN_EDGE, starter="a_start",
                                         drainer=Never("the one that says so is the next row"))),
-    ([f"drain: jobs handed over > {at}" for at in _around("beat", "written")], _cells("it does not drain", drainer="its_drain")),
+    ([f"drain: jobs to be handed over > {at}" for at in _around("beat", "written")], _cells("it does not drain", drainer="its_drain")),
     (_around("death", "written"), _cells("whoever looks first, which is nobody's choice", bystander="the_owners_death")),
     (["sweep: a lease to go", "sweep: a lease gone"], _cells("once a minute, as after a start", starter="a_start_after_a_death")),
     (["sweep: a pin to go", "sweep: a pin gone"], _cells("once a minute, as after a start", starter="a_start_when_pins_are_old")),

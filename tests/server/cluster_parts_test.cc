@@ -347,6 +347,7 @@ TEST_F(ClusterPartsTest, WhoLeavesIsGoneAtOnce) {
     a.Beat();
     a.Take(job_);
     a.members.Leave();
+    EXPECT_FALSE(a.members.Beat().ok()) << "it would be back";
   }
   EXPECT_TRUE(b.Take(job_).mine);
 }

@@ -22,6 +22,8 @@
 #include "server/jobs/pin_index.h"
 #include "server/jobs/pins.h"
 #include "server/plans/stored_plans.h"
+#include "server/replica.h"
+#include "server/rpc/forwarded.h"
 #include "server/rpc/peer_jobs.h"
 #include "server/store/crash_point.h"
 #include "server/store/sqlite_store.h"
@@ -56,6 +58,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Field;
 using ::testing::HasSubstr;
 
 class Away final : public ForwardingStore {
@@ -220,6 +224,56 @@ TEST_F(JobRoutesTest, WhatIsKeptOfOneScopeIsNotTakenForAnothers) {
   both.get_future().wait();
   EXPECT_NE(came["fw"], nullptr);
   EXPECT_EQ(came["bw"], nullptr);
+}
+
+// What was agreed on without a pin goes to thousands with its bytes.
+TEST(ForwardReplyTest, RepliesShareThePlansBytes) {
+  const PlanReplyPtr plan = EncodePlanReply(std::string(300, 'p'), "its key");
+  const JobRoutes::Answer answer = PlanAnswer{PlanOutcome::kComputed, plan, 0, {}, false};
+  const grpc::ByteBuffer bytes =
+      BytesOf(ForwardReplyOf(answer, std::nullopt), PlanBeside(answer, /*with_plan=*/false));
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(bytes.Dump(&slices).ok());
+  ASSERT_EQ(slices.size(), 2u);
+  EXPECT_EQ(reinterpret_cast<const char*>(slices[1].begin()), PlanBytesOf(*plan).data());
+  std::string whole;
+  for (const grpc::Slice& slice : slices) whole.append(slice.begin(), slice.end());
+  v1::ForwardReply reply;
+  ASSERT_TRUE(reply.ParseFromString(whole));
+  EXPECT_EQ(reply.plan().key(), "its key");
+  EXPECT_EQ(reply.plan().plan(), PlanBytesOf(*plan));
+  EXPECT_EQ(reply.plan().plan_sha256(), AsBytes(plan->plan_sha256));
+}
+
+// A store that is slow, and not away, takes leases back one by one for as long as there are some.
+TEST_F(JobRoutesTest, WhoEndsHasLeftBeforeTheStoreHasTakenItsLeasesBack) {
+  store_.away = false;
+  ServerOptions options;
+  options.cluster_address = "c:1";
+  prometheus::Registry registry;
+  Replica replica({options, store_, registry, timers_, cache_, stored_plans_, graphs_, peers_,
+                   [](const RanksCall&, const JobRoutes::Done&) -> uint64_t { return 0; },
+                   [](uint64_t) {}, nullptr});
+  replica.Start();
+  const LeaseName lease = JobLease("", "its job");
+  ASSERT_TRUE(replica.leases().Take(lease).ok());
+  std::promise<void> gives_back, left;
+  AtMarks([&](absl::string_view mark) {
+    if (mark == "leave: written") left.set_value();
+    if (mark != "lease: to be given back") return;
+    gives_back.set_value();
+    EXPECT_EQ(left.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  });
+  replica.HandOver([] {});
+  gives_back.get_future().wait();
+  ASSERT_TRUE(others_.Beat().ok());
+  EXPECT_THAT(others_.List(),
+              Contains(AllOf(Field(&ReplicaView::id, ReplicaId{"c:1", replica.incarnation()}),
+                             Field(&ReplicaView::state, ReplicaState::kDraining))))
+      << "which is said before anything is given back";
+  replica.Stop();
+  ASSERT_TRUE(others_.Beat().ok());
+  EXPECT_TRUE(*others_.IsGone({"c:1", replica.incarnation()}));
 }
 
 // Whose plan it would have to be is known by its call alone.

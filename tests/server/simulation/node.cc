@@ -238,12 +238,12 @@ void Node::Stop() {
   draining_ = true;
   while (visits_ > 0) world_.threads.WaitOn(&visits_);
   timers_.Stop();
-  agreement_.Stop();
   request_pool_.Stop();
   intake_pool_.Stop();
   compute_queue_.Stop();
-  stored_plans_.Stop();
   replica_->Stop();
+  agreement_.Stop();
+  stored_plans_.Stop();
 }
 
 std::string Node::Leaks() {
