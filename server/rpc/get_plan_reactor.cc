@@ -75,8 +75,10 @@ class GetPlanReactor final : public ReadingReactor {
  private:
   void Ask() override {
     v1::GetPlanRequest message;
-    const absl::Status read = Read(message);
-    if (read.ok() && job_.has_value() && parts_.routes != nullptr) {
+    // May speak for many ranks, and is gone when the call waits or is answered.
+    std::optional<JobCall> job;
+    const absl::Status read = Read(message, job);
+    if (read.ok() && job.has_value() && parts_.routes != nullptr) {
       Route(message);
       return;
     }
@@ -84,15 +86,15 @@ class GetPlanReactor final : public ReadingReactor {
         read.ok() ? ReadPlanRequest(message, parts_.costs) : read;
     const auto end = [this](const PlanBroker::Answer& answer) { Answer(answer); };
     if (!parsed.ok()) {
-      if (job_.has_value()) {
-        parts_.agreement.Refuse(*job_, parsed.status(), end);
+      if (job.has_value()) {
+        parts_.agreement.Refuse(*job, parsed.status(), end);
       } else {
         End(parsed.status());
       }
       return;
     }
     graph_ = (*parsed)->digest;
-    const size_t ranks = job_.has_value() ? job_->ranks.size() : 0;
+    const size_t ranks = job.has_value() ? job->ranks.size() : 0;
     const absl::Status room = Hold(**parsed, ranks, std::move(held_));
     if (!room.ok()) {
       End(room);
@@ -105,8 +107,8 @@ class GetPlanReactor final : public ReadingReactor {
     Remember(**parsed);
     request_.Clear();  // the call may wait for long
     const SteadyTime deadline = DeadlineOf(context_, parts_.options.max_wait);
-    if (job_.has_value()) {
-      job_call_ = parts_.agreement.GetPlan(*job_, *std::move(parsed), deadline, end);
+    if (job.has_value()) {
+      job_call_ = parts_.agreement.GetPlan(*job, *std::move(parsed), deadline, end);
     } else {
       call_ = parts_.broker.GetPlan(*std::move(parsed), deadline, end);
     }
@@ -141,7 +143,7 @@ class GetPlanReactor final : public ReadingReactor {
     parts_.agreement.Cancel(job_call_);
   }
 
-  absl::Status Read(v1::GetPlanRequest& message) {
+  absl::Status Read(v1::GetPlanRequest& message, std::optional<JobCall>& job) {
     if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
     RequestBytes bytes = request_;  // Remember() looks at them, too
     ASSIGN_OR_RETURN(message, bytes.Read<v1::GetPlanRequest>(kAsTransportAllows));
@@ -152,8 +154,8 @@ class GetPlanReactor final : public ReadingReactor {
                !absl::EndsWith(message.options().cost_profile(), "latest");
     if (message.has_job()) {
       RETURN_IF_ERROR(CheckTenant(message.tenant()));
-      ASSIGN_OR_RETURN(job_, ReadJob(message.tenant(), message.job()));
-      job_->share = ShareOf(message.tenant(), HostOf(context_.peer()), !caller_->any_tenant);
+      ASSIGN_OR_RETURN(job, ReadJob(message.tenant(), message.job()));
+      job->share = ShareOf(message.tenant(), HostOf(context_.peer()), !caller_->any_tenant);
     } else {
       RETURN_IF_ERROR(CheckPlanningIsOn());
     }
@@ -205,7 +207,6 @@ class GetPlanReactor final : public ReadingReactor {
   const absl::StatusOr<Caller> caller_;
   Digest graph_{};
   bool lasting_ = false;  // the request will mean the same for ever
-  std::optional<JobCall> job_;
   std::atomic<PlanBroker::CallId> call_{0};
   std::atomic<Agreement::CallId> job_call_{0};
   std::atomic<JobRoutes::CallId> routed_call_{0};

@@ -2,10 +2,12 @@
 
 import concurrent.futures
 import pathlib
+import struct
 import subprocess
 import time
 
 import grpc
+import http2
 import kit
 import pytest
 from harness import BINARY, Caller, Key, expect, reason_of
@@ -85,6 +87,29 @@ def test_calls_that_speak_for_many_ranks_are_bounded_by_what_they_hold():
         seen = scene.under(lambda: refused.append(_speak_for_many(scene.server.address, kit.size(80, 400))))
     seen.holds(f"calls for 131,071 ranks each, {refused[0]} of them refused", memory_mib=kit.MESSAGES_MIB)
     assert refused[0] > 0
+
+
+def _speak_for_all_and_take_nothing(address: str, calls: int) -> None:
+    """Each for all ranks of a job, which is answered at once: its windows are shut."""
+    request = _job("", range(131_072), 131_072)
+    block = http2.header_block(http2.GET_PLAN)
+    with http2.Connection(address, "127.0.0.2") as connection:
+        connection.send(http2.frame(http2.SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+        for number in range(calls):
+            request.job.id = f"all-{number}"
+            stream = connection.next_stream()
+            connection.send(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block))
+            connection.send_data(stream, http2.message(request.SerializeToString()), patience=30)
+            connection.send(http2.frame(http2.DATA, http2.END_STREAM, stream))
+            time.sleep(0.03)  # one after the other: those that wait are bounded
+
+
+@pytest.mark.quiet
+def test_ranks_of_calls_whose_answers_nobody_takes_are_not_kept():
+    calls = kit.size(200, 1000)
+    with kit.Scene() as scene:
+        seen = scene.under(lambda: _speak_for_all_and_take_nothing(scene.server.address, calls))
+    seen.holds(f"{calls} calls for 131,072 ranks each, whose answers nobody takes", memory_mib=50)
 
 
 def test_a_generation_that_somebody_else_ended_comes_back_when_the_job_is_released(tmp_path):
