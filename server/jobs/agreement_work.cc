@@ -61,7 +61,7 @@ absl::StatusOr<PlanReplyPtr> Agreement::ReadPinnedPlan(const Pin& pin) {
 }
 
 Agreement::Answer Agreement::PinnedAnswer(const AnswerFromStore& answer) {
-  const absl::StatusOr<PlanReplyPtr> reply = ReadPinnedPlan(answer.pin);
+  const absl::StatusOr<PlanReplyPtr> reply = ReadPinnedPlan(*answer.pin);
   if (reply.ok()) return PlanAnswer{answer.outcome, *reply, 0, {}};
   parts_.metrics.tally(IsLost(reply.status()) ? Tally::kPinLost : Tally::kPinUnread).Increment();
   LogLine(spdlog::level::err, "the plan that a job runs with was not read",

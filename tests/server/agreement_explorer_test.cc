@@ -445,7 +445,7 @@ class Explorer final : private RandomWorld {
 
   using RandomWorld::Take;
   void Take(Life& life, AnswerFromStore& answer) {
-    const PlanReplyPtr reply = store_.plans[answer.pin.plan_sha256];
+    const PlanReplyPtr reply = store_.plans[answer.pin->plan_sha256];
     Told(life, answer.call, PlanAnswer{answer.outcome, reply, 0, {}});
   }
   void Take(Life& life, StoreAgreed& store) {

@@ -201,6 +201,20 @@ TEST_F(AgreementPlacesTest, WhatAPinOfAnEarlierGenerationBringsCountsAsLongAsItI
   EXPECT_THAT(Jobs(), ElementsAre("b/more", "b/train"));
 }
 
+// Thousands wait for a pin that is read after a restart.
+TEST_F(AgreementPlacesTest, CallsThatAreAnsweredFromOnePinShareIt) {
+  const Actions first = Call(JobOf("b", "train", 0, 2));
+  Call(JobOf("b", "train", 1, 2));
+  const Pin pin{.generation = 1,
+                .size = 2,
+                .plan_key = FakeRequest(1)->key,
+                .profile_as_asked = "p@latest",
+                .plan_sha256 = Sha256("plan")};
+  const std::vector<AnswerFromStore> answers = All<AnswerFromStore>(Loaded(first, pin));
+  ASSERT_THAT(answers, SizeIs(2));
+  EXPECT_EQ(answers[0].pin, answers[1].pin);
+}
+
 TEST_F(AgreementPlacesTest, RanksThatKnowOfAVerdictCountAsLongAsItIsRemembered) {
   RankCame came =
       Came(table_.NewCall(), JobOf("b", "large", 0, 2), FakeRequest(1), now_ + seconds(60));

@@ -88,7 +88,7 @@ struct StoreAgreed {
 struct AnswerFromStore {  // with the pinned plan; the call is out of the machine's hands
   CallId call = 0;
   PlanOutcome outcome = PlanOutcome::kHit;
-  Pin pin;
+  std::shared_ptr<const Pin> pin;  // the same for all of a scope: its key may be long
   std::string job;
 };
 // -- of workers

@@ -20,6 +20,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -101,7 +102,7 @@ class Scope {
   double seconds() const { return context_.SecondsSince(since_); }
   const WaitingRanks& ranks() const { return ranks_; }
   const RankList& turned_away() const { return turned_away_; }
-  const Pin& agreed() const { return agreed_; }
+  const Pin& agreed() const { return *agreed_; }  // REQUIRES: it has agreed, or is about to
   const std::string& agreed_signature() const { return agreed_signature_; }
   bool pinned() const { return pinned_; }
   const absl::Status& verdict() const { return verdict_; }
@@ -188,7 +189,7 @@ class Scope {
   bool difference_is_sought_ = false;
 
   // kStoring, kAgreed.
-  Pin agreed_;
+  std::shared_ptr<const Pin> agreed_;  // with thousands of calls that are answered from it
   std::string agreed_signature_;
   PlanReplyPtr reply_;  // in kAgreed only where there is no pin
   PlanOutcome outcome_ = PlanOutcome::kHit;

@@ -44,7 +44,7 @@ void Scope::UsePin(const Pin& pin) {
   // This generation has agreed, before a restart or a long pause. Perhaps all ranks but this one
   // are running with that plan: nobody else will come.
   stage_ = Stage::kAgreed;
-  agreed_ = pin;
+  agreed_ = std::make_shared<const Pin>(pin);
   agreed_signature_ = std::move(signature);
   outcome_ = PlanOutcome::kPinned;
   pinned_ = true;
@@ -71,16 +71,17 @@ void Scope::StartStoring(Presented& presented) {
   agreed_signature_ = presented.text;
   first_call_ = *presented.calls.begin();
   const bool pinned = plan.outcome == PlanOutcome::kPinned;
-  agreed_ = {.generation = job_.generation,
-             .size = size_,
-             .plan_key = pinned ? pin_->plan_key : presented.request->key,
-             .profile_as_asked = presented.request->profile_as_asked,
-             .plan_sha256 = plan.reply->plan_sha256};
-  KeepBytes(static_cast<int64_t>(agreed_signature_.size() + agreed_.plan_key.size()));
+  agreed_ =
+      std::make_shared<const Pin>(Pin{.generation = job_.generation,
+                                      .size = size_,
+                                      .plan_key = pinned ? pin_->plan_key : presented.request->key,
+                                      .profile_as_asked = presented.request->profile_as_asked,
+                                      .plan_sha256 = plan.reply->plan_sha256});
+  KeepBytes(static_cast<int64_t>(agreed_signature_.size() + agreed_->plan_key.size()));
   GiveUpFetches();
   by_ = presented.request->by;
   complete_ = context_.now;
-  context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_, by_});
+  context_.Do(StoreAgreed{id_, job_.name, name_, *agreed_, reply_, by_});
 }
 
 void Scope::Handle(const AgreedStored& event) {
@@ -92,13 +93,13 @@ void Scope::Handle(const AgreedStored& event) {
 }
 
 void Scope::StoreAgain() {
-  context_.Do(StoreAgreed{id_, job_.name, name_, agreed_, reply_, by_, true});
+  context_.Do(StoreAgreed{id_, job_.name, name_, *agreed_, reply_, by_, true});
 }
 
 // The ranks run with the plan, whatever the store says.
 void Scope::KeptLate(const absl::StatusOr<StandingPin>& standing) {
   const bool is_otherwise =
-      standing.ok() ? standing->pin.plan_sha256 != agreed_.plan_sha256
+      standing.ok() ? standing->pin.plan_sha256 != agreed_->plan_sha256
                     : absl::IsAborted(standing.status()) || absl::IsCancelled(standing.status());
   if (!standing.ok() && !is_otherwise) return;
   awaits_pin_ = false;
@@ -130,7 +131,7 @@ bool Scope::UseStanding(const absl::StatusOr<StandingPin>& standing) {
     Fail(AnotherServerWasFirst(), AgreementOutcome::kSuperseded, true);
     return false;
   }
-  if (!standing.ok() || standing->pin.plan_sha256 == agreed_.plan_sha256) return true;
+  if (!standing.ok() || standing->pin.plan_sha256 == agreed_->plan_sha256) return true;
   const std::string signature = SignatureOf(standing->pin.plan_key, standing->pin.profile_as_asked);
   std::vector<uint32_t> all(size_);
   std::iota(all.begin(), all.end(), 0U);
@@ -145,7 +146,7 @@ bool Scope::UseStanding(const absl::StatusOr<StandingPin>& standing) {
   }
   context_.Inform(NoteOn(job_, name_, "another server was first with a pin",
                          {{"plan", ToHex(standing->pin.plan_sha256)}}));
-  agreed_ = standing->pin;
+  agreed_ = std::make_shared<const Pin>(standing->pin);
   agreed_signature_ = signature;
   reply_ = *standing->reply;
   outcome_ = PlanOutcome::kPinned;
