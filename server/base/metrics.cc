@@ -156,7 +156,8 @@ ServerMetrics::ServerMetrics(Registry& r)
       connections_closed(AddCounter(r, "bucketd_connections_closed_total",
                                     "Connections ended, or refused, because of what they or others "
                                     "of their host sent or held: frames that nobody answers, "
-                                    "messages without an end, too many connections.")),
+                                    "messages without an end, answers that nobody takes, too "
+                                    "many connections.")),
       ready(AddGauge(r, "bucketd_ready", "1 while the server takes requests.")),
       planning_enabled(AddGauge(r, "bucketd_planning_enabled",
                                 "0 while an operator has switched planning off.")) {
