@@ -33,10 +33,10 @@ bucket_executor::~bucket_executor() { StopNoting(); }
 
 void bucket_executor::NoteWhenDone(Joined run) {
   const std::lock_guard lock(mutex);
-  if (closing_ || joined_.size() + looked_at_ >= kMostNoted) return Lost(1);
+  if (closing_ || joined_.size() + looked_at_ >= kMostNoted) return Skip(run);
   if (!noting_.joinable()) {
     auto started = bucketd::agent::StartThread("noting", [this](const auto&) { Note(); });
-    if (!started.ok()) return Lost(1);  // a trainer goes on without records
+    if (!started.ok()) return Skip(run);  // a trainer goes on without records
     noting_ = *std::move(started);
   }
   joined_.push_back(std::move(run));
@@ -55,6 +55,10 @@ void bucket_executor::StopNoting() {
 // After an error they come to no end of which there would be records.
 void bucket_executor::Lost(size_t count) {
   if (count > 0 && reporting != nullptr && executor->health().ok()) reporting->Lost(count);
+}
+
+void bucket_executor::Skip(const Joined& run) {
+  if (reporting != nullptr && executor->health().ok()) reporting->Skip(run.bucket);
 }
 
 // Whoever starts or joins a bucket wants the lock: CUDA is asked without it.

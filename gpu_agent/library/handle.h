@@ -82,6 +82,7 @@ struct bucket_executor {
   void Note();
   bool NoteIfDone(const bucketd::agent::Joined& run);  // whether it is
   void Lost(size_t count);
+  void Skip(const bucketd::agent::Joined& run);
 
   std::deque<bucketd::agent::Joined> joined_;
   size_t looked_at_ = 0;  // joined before these, and not seen done yet

@@ -26,6 +26,12 @@ class Reporting {
   void Ran(int32_t bucket, const BucketTimes& times, int64_t exposed_ns);
   // So many runs of which nobody has seen the end.
   void Lost(uint64_t runs) { ring_.Lose(runs); }
+  // The same of one that others follow: an agent knows by its step which run of another rank a
+  // record is of.
+  void Skip(int32_t bucket) {
+    ++next_[static_cast<size_t>(bucket)].step;
+    Lost(1);
+  }
   // The most memory of the plan's runs so far.
   void Took(int64_t peak_bytes) { peak_bytes_.store(peak_bytes, std::memory_order_relaxed); }
 

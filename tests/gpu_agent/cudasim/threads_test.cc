@@ -52,7 +52,9 @@ TEST(ThreadsTest, ATrainerWithoutAThreadForRecordsGoesOnAndTheyAreCountedAsLost)
     }
     EXPECT_EQ(bucket_telemetry_dropped(telemetry), buckets);
     EXPECT_EQ(mine.Step(), "");
-    heard.Wait(buckets * size_t{kRanks});
+    for (const RunRecord& record : heard.Wait(buckets * static_cast<size_t>(kRanks))) {
+      EXPECT_EQ(record.step, 1u);
+    }
     EXPECT_EQ(bucket_telemetry_dropped(telemetry), buckets);
     EXPECT_EQ(mine.Close(), 1);
     bucket_telemetry_close(telemetry);
