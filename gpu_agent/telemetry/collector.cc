@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPeriod{100};
 constexpr std::chrono::seconds kPatience{5};  // with who connects and sends nothing
+constexpr absl::Duration kLastCloses = absl::Seconds(1);
 
 absl::Status Unavailable(const std::string& path, absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("telemetry socket ", path, ": ", what));
@@ -69,9 +71,9 @@ std::optional<ucred> PeerOf(const Fd& connection) {
   return peer;
 }
 
-// What came with one message: a descriptor, or none. Others that came with it are closed.
-Fd Descriptor(msghdr& message) {
-  Fd first;
+// What came with one message.
+std::vector<Fd> Descriptors(msghdr& message) {
+  std::vector<Fd> came;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
        part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -79,11 +81,10 @@ Fd Descriptor(msghdr& message) {
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
-      Fd owned(fd);
-      if (!first) first = std::move(owned);
+      came.emplace_back(fd);
     }
   }
-  return first;
+  return came;
 }
 
 }  // namespace
@@ -93,13 +94,16 @@ absl::StatusOr<std::unique_ptr<Collector>> Collector::Start(const CollectorOptio
   ASSIGN_OR_RETURN(Fd listener, Listen(options));
   Fd wake(eventfd(0, EFD_CLOEXEC));
   if (!wake) return Unavailable(options.socket, std::strerror(errno));
+  ASSIGN_OR_RETURN(auto closer, HostStream::Start("closer"));
   return std::unique_ptr<Collector>(
-      new Collector(options, events, std::move(listener), std::move(wake)));
+      new Collector(options, events, std::move(closer), std::move(listener), std::move(wake)));
 }
 
-Collector::Collector(const CollectorOptions& options, CollectorEvents& events, Fd listener, Fd wake)
+Collector::Collector(const CollectorOptions& options, CollectorEvents& events,
+                     std::unique_ptr<HostStream> closer, Fd listener, Fd wake)
     : options_(options),
       events_(events),
+      closer_(std::move(closer)),
       listener_(std::move(listener)),
       wake_(std::move(wake)),
       thread_([this] { Run(); }) {}
@@ -109,6 +113,9 @@ Collector::~Collector() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t woken = write(wake_.get(), &one, sizeof(one));
   thread_.join();
+  if (!closer_->Drain(absl::Now() + kLastCloses).ok()) {
+    [[maybe_unused]] const HostStream* held = closer_.release();
+  }
   unlink(options_.socket.c_str());
 }
 
@@ -172,6 +179,7 @@ void Collector::Accept() {
   const absl::Status may = MayReport(peer);
   if (!may.ok()) {
     events_.Refused(std::string(may.message()));
+    LetGo(std::move(connection));
     return;
   }
   Trainer& trainer = trainers_.emplace_back();
@@ -215,15 +223,26 @@ bool Collector::Hear(Trainer& trainer) {
   message.msg_controllen = control.size();
   const ssize_t got = recvmsg(trainer.connection.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
-  Fd memory = Descriptor(message);
-  if (got == 0) return false;
-  // It has said all that there is to say.
-  if (trainer.ring != nullptr || !memory) return false;
-  return Take(trainer, std::move(memory));
+  std::vector<Fd> came = Descriptors(message);
+  // One that has a ring has said all that there is to say.
+  const bool taken = !came.empty() && trainer.ring == nullptr && Take(trainer, came.front());
+  for (Fd& one : came) LetGo(std::move(one));
+  return taken;
 }
 
-bool Collector::Take(Trainer& trainer, Fd memory) {
-  absl::StatusOr<RingReader> ring = RingReader::Open(std::move(memory));
+// Whoever closes a socket that lingers, or a file of a user's own file system, may be held by it;
+// and a connection closes what came over it and was not received.
+void Collector::LetGo(Fd strange) {
+  if (!strange) return;
+  shutdown(strange.get(), SHUT_RDWR);
+  closer_->Enqueue([owned = std::make_shared<Fd>(std::move(strange))] {
+    *owned = Fd();
+    return absl::OkStatus();
+  });
+}
+
+bool Collector::Take(Trainer& trainer, Fd& memory) {
+  absl::StatusOr<RingReader> ring = RingReader::Open(memory);
   if (!ring.ok()) {
     events_.Refused(std::string(ring.status().message()));
     return false;
@@ -241,6 +260,7 @@ absl::Status Collector::Read(Trainer& trainer) {
 
 void Collector::End(Trainer& trainer, const std::string& why) {
   if (trainer.ring != nullptr) events_.Closed(trainer.id, why);
+  LetGo(std::move(trainer.connection));
   trainer = Trainer();
 }
 

@@ -1,7 +1,8 @@
 // The rings of a node's trainers: takes them in at a unix socket, reads them ten times a second,
 // and lets go of those that do not hold together, or whose process is gone. A child of it may have
 // the connection still: so the process is watched as well, where this one can (Linux 5.3 or newer,
-// and a namespace of processes that it sees).
+// and a namespace of processes that it sees). Connections, and what comes over them that is no
+// ring, are closed by a thread that may be held by that.
 #pragma once
 
 #include <poll.h>
@@ -20,6 +21,7 @@
 #include <sys/types.h>
 
 #include "gpu_agent/comm/socket.h"
+#include "gpu_agent/device/host_stream.h"
 #include "gpu_agent/device/steady.h"
 #include "gpu_agent/telemetry/reader.h"
 
@@ -62,19 +64,22 @@ class Collector {
     uid_t user = 0;
   };
 
-  Collector(const CollectorOptions& options, CollectorEvents& events, Fd listener, Fd wake);
+  Collector(const CollectorOptions& options, CollectorEvents& events,
+            std::unique_ptr<HostStream> closer, Fd listener, Fd wake);
   void Poll(std::vector<pollfd>& waits, SteadyTime until) const;
   void Run();
   void Accept();
   absl::Status MayReport(const std::optional<ucred>& peer) const;
   // False: it is over.
   bool Hear(Trainer& trainer);
-  bool Take(Trainer& trainer, Fd memory);
+  bool Take(Trainer& trainer, Fd& memory);
+  void LetGo(Fd strange);
   absl::Status Read(Trainer& trainer);
   void End(Trainer& trainer, const std::string& why);
 
   const CollectorOptions options_;
   CollectorEvents& events_;
+  std::unique_ptr<HostStream> closer_;  // of connections, and of what came that is no ring
   const Fd listener_, wake_;
   std::atomic<bool> stopped_{false};
   std::vector<Trainer> trainers_;

@@ -52,7 +52,7 @@ bool Sensible(const RingPlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<RingReader> RingReader::Open(Fd memory) {
+absl::StatusOr<RingReader> RingReader::Open(Fd& memory) {
   // Only memory has seals; one that cannot shrink never makes a read wait for a file system.
   const int seals = fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0) {

@@ -19,8 +19,8 @@ namespace bucketd::agent {
 class RingReader {
  public:
   // FAILED_PRECONDITION where it is no ring of this version: not a memfd that keeps its size, other
-  // sizes or counts than can be, a job's name that is not printable ASCII.
-  static absl::StatusOr<RingReader> Open(Fd memory);
+  // sizes or counts than can be, a job's name that is not printable ASCII. `memory` stays then.
+  static absl::StatusOr<RingReader> Open(Fd& memory);
 
   // Of the records that have come since, those that make sense, in order; at most as many as the
   // ring has room for. DATA_LOSS: the writer's count cannot be, and the ring is over.

@@ -48,7 +48,8 @@ class Forged {
   }
   absl::StatusOr<RingReader> Open() const {
     Put();
-    return RingReader::Open(Fd(dup(fd())));
+    Fd memory(dup(fd()));
+    return RingReader::Open(memory);
   }
 
  private:

@@ -23,8 +23,8 @@ std::string WhyNot(const absl::StatusOr<RingReader>& opened) {
 }
 
 TEST(RingReader, RefusesWhatIsNoRing) {
-  EXPECT_THAT(WhyNot(RingReader::Open(Fd(open("/dev/zero", O_RDONLY)))),
-              HasSubstr("keeps its size"));
+  Fd zero(open("/dev/zero", O_RDONLY));
+  EXPECT_THAT(WhyNot(RingReader::Open(zero)), HasSubstr("keeps its size"));
   EXPECT_THAT(WhyNot(Forged(kSmall, F_SEAL_GROW).Open()), HasSubstr("keeps its size"));
   EXPECT_THAT(WhyNot(Forged(kSmall, F_SEAL_SHRINK).Open()), HasSubstr("keeps its size"));
   Forged later;
@@ -136,7 +136,8 @@ TEST(RingReader, SurvivesNoise) {
     const absl::Status read = reader->Read(records);
     EXPECT_EQ(read.ok(), head <= kSmall && round % 2 == 0);
     EXPECT_LE(records.size(), kSmall);
-    const auto counted = RingReader::Open(Fd(dup(forged.fd())));
+    Fd memory(dup(forged.fd()));
+    const auto counted = RingReader::Open(memory);
     EXPECT_FALSE(counted.ok());
   }
 }

@@ -1,12 +1,15 @@
 """Training whose buckets are reported to a node's agent, which counts them and tells the planner."""
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import time
 
 import played_nccl
 import pytest
@@ -189,6 +192,31 @@ def test_a_refusal_is_a_line_a_minute_however_often_it_is_asked_for(tmp_path):
         wait_for(lambda: agent.total("bucket_agent_telemetry_errors_total", "refused") == 11, "the other refusal")
         said = agent.log.read_text()
         assert said.count("no memory that keeps its size") == said.count("says that it has 3 records") == 1, said
+
+
+def test_what_is_slow_to_close_holds_up_no_other_trainer(tmp_path):
+    with Watcher(tmp_path) as agent, socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(agent.socket)
+        os.kill(agent.process.pid, signal.SIGSTOP)
+        for _ in range(2):  # one that the agent takes from the connection, and one that goes with it
+            with socket.create_connection(listener.getsockname()) as slow:
+                slow.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        slow.send(bytes(1 << 16))
+                # Whoever closes it last waits so many seconds for the other side to take all that.
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 30))
+                socket.send_fds(stranger, [b"?"], [slow.fileno()])
+        os.kill(agent.process.pid, signal.SIGCONT)
+        begin = time.monotonic()
+        trainer = ForgedRing(agent.socket)
+        wait_for(lambda: agent.total("bucket_agent_telemetry_errors_total", "refused") == 1, "the stranger to be refused")
+        wait_for(lambda: agent.total("bucket_agent_trainers") == 1, "the trainer to be heard")
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+        trainer.close()
+        assert agent.end() == 0
+        assert time.monotonic() - begin < 15
 
 
 def test_an_agent_that_probes_hears_trainers_too(tmp_path):
