@@ -441,6 +441,7 @@ absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::NewStream(const std::string&
 }
 
 void CudaDevice::OnlyLook() {
+  const CurrentDevice current(index_);  // else the runtime makes the thread one on GPU 0 for this
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
 }

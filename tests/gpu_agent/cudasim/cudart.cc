@@ -193,7 +193,12 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 
+// The runtime makes the thread's context first, as for calls that work there.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  if (World::now() != nullptr) {
+    Locked world;
+    Current();
+  }
   std::swap(*mode, capture_mode);
   return cudaSuccess;
 }

@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -154,6 +155,7 @@ TEST(CudasimTest, ARankOpensAContextOnItsOwnGpuOnly) {
     const auto first = (*stream)->Record(), second = (*stream)->Record();
     EXPECT_TRUE(second->Wait(absl::InfiniteFuture()).ok());
     EXPECT_TRUE(second->Since(*first).ok());
+    std::thread([&device] { device.OnlyLook(); }).join();  // as watchdogs do
   }
   EXPECT_THAT(world.contexts(), UnorderedElementsAre(2));
 }
