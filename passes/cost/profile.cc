@@ -8,6 +8,7 @@
 #include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/profile_numbers.h"
+#include "passes/ir/text.h"
 
 namespace bucketd {
 namespace {
@@ -60,6 +61,13 @@ absl::Status Check(const ProfileNumber& number, double value) {
                       value, low, high));
 }
 
+absl::Status CheckText(absl::string_view field, absl::string_view text, size_t bad) {
+  if (bad == absl::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cost profile: ", field, ": \"", Printable(text),
+                   "\" is not UTF-8 without control characters (byte ", bad, ")"));
+}
+
 std::string HashOf(const std::vector<MeasuredLink>& links) {
   std::string rows;
   for (const MeasuredLink& link : links) {
@@ -85,6 +93,8 @@ std::string HashOf(const std::vector<MeasuredKernel>& kernels) {
 absl::Span<const ProfileNumber> ProfileNumbers() { return kNumbers; }
 
 absl::Status CostProfile::Validate() const {
+  RETURN_IF_ERROR(CheckText("name", name, FindUnprintable(name)));
+  RETURN_IF_ERROR(CheckText("about", about, FindControl(about)));
   if (version < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("cost profile: version is ", version, ", expected 1 or more"));

@@ -52,7 +52,8 @@ struct CostProfile {
   // file, says of such kernels; compute_scale does not apply to it.
   std::vector<MeasuredKernel> kernels;
 
-  // Finite; rates and scales positive, the others not negative. Names the field.
+  // Finite; rates and scales positive, the others not negative; the name and what is said about it
+  // UTF-8 without control characters, but for lines of the latter. Names the field.
   absl::Status Validate() const;
   // Of every number, in field order: equal ids give equal costs. Measured rows are in it by a hash.
   std::string Fingerprint() const;

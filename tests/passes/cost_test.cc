@@ -81,6 +81,23 @@ TEST(Profiles, RefuseAbsurdNumbersAndNameThem) {
   EXPECT_THAT(p.Validate().message(), HasSubstr("overlap_slowdown"));
 }
 
+TEST(Profiles, TextsThatPicturesAndTablesCannotShowAreRefused) {
+  CostProfile p;
+  p.name = "h100 été";
+  p.about = "two\n\tlines";
+  EXPECT_TRUE(p.Validate().ok()) << p.Validate();
+  p.about = "red \x1b[31m";
+  EXPECT_EQ(
+      p.Validate().message(),
+      "cost profile: about: \"red \\x1b[31m\" is not UTF-8 without control characters (byte 4)");
+  p.about = "";
+  for (const char* name : {"\xff", "a\nb", "a\x01"}) {
+    p.name = name;
+    EXPECT_THAT(p.Validate().message(), HasSubstr("name: \""));
+  }
+  EXPECT_FALSE(ProfileFromJson(ProfileToJson(p), "file").ok());
+}
+
 TEST(Profiles, RefuseFilesThatSayMoreOrLess) {
   EXPECT_THAT(ProfileFromJson("{}", "p").status().message(), HasSubstr("compute_scale: missing"));
   std::string text = ProfileToJson(BuiltInProfiles()[0]);
