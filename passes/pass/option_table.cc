@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -43,15 +44,18 @@ absl::Status Read(absl::string_view text, std::vector<std::string>& out) {
 }
 std::string Show(const std::vector<std::string>& value) { return absl::StrJoin(value, ","); }
 
+// SimpleAtoi() takes spaces and signs too.
+bool ReadDigits(absl::string_view text, int64_t& out) {
+  return absl::c_all_of(
+             text, [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); }) &&
+         absl::SimpleAtoi(text, &out);
+}
+
 template <typename Int>
 absl::Status ReadInt(absl::string_view text, Int& out) {
-  if (text == "none") {
-    out = kNoLimit;
-    return absl::OkStatus();
-  }
   int64_t value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value < 0 || value > std::numeric_limits<Int>::max()) {
-    return Expected(text, "a whole number, 0 or more");
+  if (!ReadDigits(text, value) || value > std::numeric_limits<Int>::max()) {
+    return Expected(text, "a whole number, 0 or more, in digits alone");
   }
   out = static_cast<Int>(value);
   return absl::OkStatus();
@@ -93,26 +97,18 @@ std::string Show(Numerics value) { return std::string(Name(value)); }
 
 // Mebibytes with up to six decimals, rounded down to bytes; or bytes with the suffix B.
 absl::Status ReadSize(absl::string_view text, int64_t& out) {
-  constexpr absl::string_view kWhat = "mebibytes, for example 25 or 27.5, or bytes, 1000B";
-  if (text == "none") {
-    out = kNoLimit;
+  if (absl::EndsWith(text, "B") && ReadDigits(text.substr(0, text.size() - 1), out)) {
     return absl::OkStatus();
-  }
-  if (!text.empty() && text.back() == 'B') {
-    if (absl::SimpleAtoi(text.substr(0, text.size() - 1), &out) && out >= 0) {
-      return absl::OkStatus();
-    }
-    return Expected(text, kWhat);
   }
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('.', 1));
+  const bool has_point = parts.first.size() < text.size();
   const std::string padded = absl::StrCat(parts.second, "000000").substr(0, 6);
-  const bool plain = absl::c_all_of(
-      text, [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '.'; });
   int64_t whole = 0, millionths = 0;
-  if (!plain || parts.second.size() > 6 || !absl::SimpleAtoi(parts.first, &whole) ||
-      whole > int64_t{1} << 40 || !absl::SimpleAtoi(padded, &millionths)) {
-    return Expected(text, kWhat);
+  if (has_point == parts.second.empty() || parts.second.size() > 6 ||
+      !ReadDigits(parts.first, whole) || whole > int64_t{1} << 40 ||
+      !ReadDigits(padded, millionths)) {
+    return Expected(text, "mebibytes, for example 25 or 27.5, or bytes, 1000B");
   }
   out = whole * kMega + millionths * kMega / 1'000'000;
   return absl::OkStatus();
@@ -138,6 +134,14 @@ absl::Status SetSize(PlanOptions& options, absl::string_view text) {
 template <auto kField>
 std::string PrintSize(const PlanOptions& options) {
   return ShowSize(options.*kField);
+}
+
+// Where there may be no limit.
+template <auto kField, auto kSet>
+absl::Status SetOrNone(PlanOptions& options, absl::string_view text) {
+  if (text != "none") return kSet(options, text);
+  options.*kField = kNoLimit;
+  return absl::OkStatus();
 }
 
 absl::Status SetCaps(PlanOptions& options, absl::string_view text) {
@@ -215,7 +219,7 @@ constexpr OptionInfo kOptions[] = {
      "bytes of bucket 0, 1, ... of a key, the last repeats; auto: what saturates the link", kGreedy,
      false, SetCaps, PrintCaps},
     {"max_topo_span", "N | none", "how far apart members may stand in program order", kGreedy,
-     false, Set<&O::max_topo_span>, Print<&O::max_topo_span>},
+     false, SetOrNone<&O::max_topo_span, Set<&O::max_topo_span>>, Print<&O::max_topo_span>},
     {"pre_bucketing", "on | off", "merge by bytes before scheduling", kOverlap, false,
      Set<&O::pre_bucketing>, Print<&O::pre_bucketing>},
     {"overlap_bucketing", "on | off", "merge after scheduling", kOverlap, false,
@@ -229,9 +233,11 @@ constexpr OptionInfo kOptions[] = {
     {"compute_overlap_ppm", "N", "millionths of a kernel's time that hide", kOverlap, false,
      Set<&O::compute_overlap_ppm>, Print<&O::compute_overlap_ppm>},
     {"max_memory_increase_mb", "MB | none", "while scheduling, over program order", kOverlap, false,
-     SetSize<&O::max_memory_increase_bytes>, PrintSize<&O::max_memory_increase_bytes>},
+     SetOrNone<&O::max_memory_increase_bytes, SetSize<&O::max_memory_increase_bytes>>,
+     PrintSize<&O::max_memory_increase_bytes>},
     {"max_memory_increase_ppm", "N | none", "the same in millionths of program order's", kOverlap,
-     false, Set<&O::max_memory_increase_ppm>, Print<&O::max_memory_increase_ppm>},
+     false, SetOrNone<&O::max_memory_increase_ppm, Set<&O::max_memory_increase_ppm>>,
+     Print<&O::max_memory_increase_ppm>},
     {"memory_rule", "max | min", "which of the two increases counts", kOverlap, false,
      Set<&O::memory_rule>, Print<&O::memory_rule>},
     {"max_off_path_mb", "MB", "bytes of a key off the path before they go", kOverlap, false,

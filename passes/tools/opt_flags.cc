@@ -45,7 +45,8 @@ void AddOptFlags(CLI::App& app, OptFlags& flags) {
                  "run these passes instead, in this order, on the text's plan or program order")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--set", flags.settings, "an option of the planner, name=value; may be repeated")
+  app.add_option("--set", flags.settings,
+                 "an option of the planner, name=value, as --list says; may be repeated")
       ->allow_extra_args(false);
   app.add_option("--dump-after", flags.given.dump_after,
                  "write the plan after these passes too; all: after every one")
@@ -76,7 +77,11 @@ std::string OptTables() {
     if (mode.passes.empty()) continue;
     absl::StrAppendFormat(&out, "  %-22s   %s\n", "", absl::StrJoin(mode.passes, ", "));
   }
-  out += "\nOptions (--set name=value):\n";
+  out +=
+      "\nOptions (--set name=value). N is a whole number in digits alone; MB mebibytes with up to "
+      "six\n"
+      "decimals, 25 or 27.5, or bytes, 1000B; there is no limit only where \"none\" stands beside "
+      "it:\n";
   const PlanOptions defaults;
   for (const OptionInfo& option : AllOptions()) {
     absl::StrAppendFormat(&out, "  %-26s %s  (%s; default \"%s\")\n", option.name, option.help,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -138,9 +139,27 @@ TEST(OptionTable, SizesAreMebibytesRoundedDownOrBytes) {
   EXPECT_EQ(bytes("0.000001"), std::vector<int64_t>{1});
   EXPECT_EQ(bytes("5,1000B"), (std::vector<int64_t>{5 << 20, 1000}));
   PlanOptions options;
-  for (const char* text : {"", "x", "-1", "-0.5", "5.+5", "5. 5", " 5", "1.0000001", "1,", "1e3",
-                           "nan", "9999999999999999999", "1.-5", "B", "-3B"}) {
+  for (const char* text : {"",     "x",         "-1",  "-0.5", "5.+5",  "5. 5",
+                           " 5",   "1.0000001", "1,",  "1e3",  "nan",   "9999999999999999999",
+                           "1.-5", "B",         "-3B", " 3B",  "+3B",   "3 B",
+                           "1.5B", "5.",        ".5",  "none", "5,none"}) {
     EXPECT_FALSE(SetOption(options, "bucket_cap_mb", text).ok()) << text;
+  }
+}
+
+TEST(OptionTable, NumbersAreDigitsAloneAndNoneIsSaidWhereThereMayBeNoLimit) {
+  PlanOptions options;
+  for (const char* text : {"", " 3", "3 ", "+3", "-1", "3.0", "0x3", "3000000000"}) {
+    EXPECT_FALSE(SetOption(options, "max_compute_prefetch", text).ok()) << text;
+  }
+  EXPECT_TRUE(SetOption(options, "max_compute_prefetch", "003").ok());
+  EXPECT_EQ(options.max_compute_prefetch, 3);
+  for (const OptionInfo& option : AllOptions()) {
+    const absl::string_view first = option.values.substr(0, option.values.find_first_of(" ["));
+    if (first != "N" && first != "MB") continue;
+    EXPECT_EQ(SetOption(options, option.name, "none").ok(),
+              absl::StrContains(option.values, "none"))
+        << option.name;
   }
 }
 
