@@ -22,8 +22,8 @@ constexpr size_t kMaxOp = 256;
 constexpr double kMaxUs = 1e8;
 constexpr size_t kMaxParts = 256;              // of a kernel; what lies beyond is told by its type
 constexpr size_t kMaxText = size_t{64} << 10;  // and beyond that nothing is told
-// Of all kernels of a graph: a step's have some hundred bytes each.
-constexpr int64_t kFreeText = int64_t{64} << 20, kTextPerNode = 1024;
+// Of all kernels of a graph: captured steps have 35 bytes a node.
+constexpr int64_t kFreeText = int64_t{64} << 20, kTextPerNode = 256;
 
 bool IsKernel(const Graph& graph, NodeId n) {
   return graph.kind(n) == NodeKind::kCall && !graph.is_view(n) &&

@@ -169,7 +169,7 @@ TEST(KernelSignature, IsOfAllThatAFusedKernelComputesAndOfNothingElse) {
 }
 
 TEST(KernelSignature, ManyKernelsThatReadOneHugeTupleAreNotAllWrittenDown) {
-  constexpr int kPieces = 20'000, kKernels = 5'000;  // 1.4 GB of text
+  constexpr int kPieces = 20'000, kKernels = 200'000;  // 56 GB of text
   GraphBuilder builder("hostile");
   const int64_t one[] = {1};
   const std::vector<NodeSpec::Tensor> pieces(kPieces, {DType::kF32, one});
@@ -189,7 +189,7 @@ TEST(KernelSignature, ManyKernelsThatReadOneHugeTupleAreNotAllWrittenDown) {
   EXPECT_NE(signatures.Of(source + 1), "");
   int with = 1;
   for (NodeId n = source + 2; n <= source + kKernels; ++n) with += signatures.Of(n) != "" ? 1 : 0;
-  EXPECT_LT(with, 400);
+  EXPECT_LT(with, 600);
 }
 
 }  // namespace
