@@ -108,6 +108,15 @@ class ThousandSteps(unittest.TestCase):
         self.assertEqual(forms, {("packed", "compute"), ("packed", "comm"), ("grouped", "compute")})
 
 
+class Jobs(unittest.TestCase):
+    def test_lines_without_anything_count_for_nothing_and_options_come_last(self):
+        graph, profile, options = draw(random.Random(SEED), 0)
+        lines = ["", "G" + json.dumps(graph), "", "C" + json.dumps(profile), "", text_of(options, mode="none")]
+        self.assertEqual(len(run(lines)), 1)
+        with self.assertRaisesRegex(AssertionError, "behind a graph and a cost profile"):
+            run(lines[3:])
+
+
 class Effort(unittest.TestCase):
     def check(self, what, graph, profile, options):
         answers = run(["G" + json.dumps(graph), "C" + json.dumps(profile), *(text_of(options, mode="auto", effort=e) for e in range(10))])

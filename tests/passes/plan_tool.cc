@@ -60,6 +60,7 @@ absl::StatusOr<std::vector<Job>> ReadJobs() {
   std::vector<Job> jobs;
   Job job;
   for (std::string line; std::getline(std::cin, line);) {
+    if (line.empty()) continue;
     const std::string rest = line.substr(1);
     if (line[0] == 'G') {
       ASSIGN_OR_RETURN(CapturedGraph graph, ReadCapturedGraph(rest));
@@ -68,6 +69,9 @@ absl::StatusOr<std::vector<Job>> ReadJobs() {
       ASSIGN_OR_RETURN(CostProfile profile, ProfileFromJson(rest, "drawn"));
       job.profile = std::make_shared<const CostProfile>(std::move(profile));
     } else {
+      if (job.graph == nullptr || job.profile == nullptr) {
+        return absl::InvalidArgumentError("options come behind a graph and a cost profile");
+      }
       job.options = rest;
       jobs.push_back(job);
     }
