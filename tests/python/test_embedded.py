@@ -1,5 +1,6 @@
 """The private planner of one run: its folder, who may speak to it, and that it never outlives its run."""
 
+import concurrent.futures
 import os
 import pathlib
 import select
@@ -11,12 +12,13 @@ import sys
 import tempfile
 
 import pytest
+import torch.distributed as dist
 from layered_graphs import MESH, layers, options
 
 from bucketd import asking, canonical, embedded
 from bucketd.agreement import Agreement
 from bucketd.client import PlannerClient
-from bucketd.errors import EmbeddedError
+from bucketd.errors import AgreementError, EmbeddedError
 from bucketd.settings import Settings
 
 CLIENT = pathlib.Path(embedded.__file__).resolve().parents[1]
@@ -80,6 +82,20 @@ def test_one_that_died_is_there_again_when_it_is_asked(monkeypatch):
     first.wait()
     assert asker.ask("0/bw", layers(), digest, MESH, options()).plan == plan
     asking.private_planner().close()
+
+
+def test_a_rank_that_does_not_come_is_named_to_all_who_wait_for_one():
+    """As where an address is given, and whatever fallback says."""
+    store = dist.HashStore()
+
+    def ask(rank):
+        me = Agreement(dist.PrefixStore("job", store), rank, (0, 1, 2), "unplanned", 1.0)
+        with pytest.raises(AgreementError) as caught:
+            asking.Asker(Settings.of(deadline=0.5), me, 0).ask("0/fw", layers(), canonical.digest(layers()), MESH, options())
+        return str(caught.value)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(ask, (0, 1))) == {"no word from rank 2 within 1 s (deadline= is half of that)"}
 
 
 def test_what_interrupts_its_run_from_a_terminal_does_not_end_it():

@@ -109,8 +109,7 @@ class Asker:
             found = self._start_for_all(store)
             store.set("planner", json.dumps(found))
         else:
-            found = json.loads(
-                await_key(store, "planner", self.settings.deadline, f"rank {me.ranks[0]} started no planner", apart=me.apart))
+            found = json.loads(self._hear("planner", me.ranks[0], embedded.START_TIMEOUT))
         if "error" in found:
             raise (AgreementError if found["apart"] else EmbeddedError)(found["error"])
         if self.settings.embedded == "rank0" and not me.leader:
@@ -119,13 +118,15 @@ class Asker:
             embedded.check_peer(found["address"])
         return PlannerClient(found["address"], self.settings.tenant)
 
+    def _hear(self, key: str, rank: int, grace: float = 0.0) -> bytes:
+        """What `rank` says of the planner; AgreementError where it says nothing, as with an address."""
+        me = self._agreement
+        return await_key(me.store, key, 2 * self.settings.deadline + grace, f"no word from {ranks_text([rank])}", AgreementError,
+                         lambda: me.apart() or " (deadline= is half of that)")
+
     def _start_for_all(self, store) -> dict[str, object]:
         try:
-            nodes = {
-                await_key(store, f"node/{rank}", self.settings.deadline, f"rank {rank} did not say where it runs",
-                          apart=self._agreement.apart)
-                for rank in self._agreement.ranks
-            }
+            nodes = {self._hear(f"node/{rank}", rank) for rank in self._agreement.ranks}
             if len(nodes) > 1 and self.settings.embedded != "rank0":
                 raise EmbeddedError(
                     f"the ranks run on {len(nodes)} nodes, and a private planner serves one: give the address of a "

@@ -24,7 +24,7 @@ from . import native
 from .errors import EmbeddedError
 
 _PREFIX = "bucketd-run-"
-_START_TIMEOUT = 30.0
+START_TIMEOUT = 30.0
 _MAX_SOCKET_PATH = 107
 _STALE_AFTER = 60.0  # seconds: younger folders may be of a run that is about to take its lock
 
@@ -111,13 +111,13 @@ class EmbeddedPlanner:
                     command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, close_fds=True, start_new_session=True)
             except OSError as error:
                 raise EmbeddedError(f"cannot run {binary}: {error}") from error
-        until = time.monotonic() + _START_TIMEOUT
+        until = time.monotonic() + START_TIMEOUT
         while not ready.exists():
             if self._process.poll() is not None:
                 raise EmbeddedError(
                     f"{binary} ended with {self._process.returncode} before it was ready: {_tail(log)}")
             if time.monotonic() > until:
-                raise EmbeddedError(f"{binary} was not ready within {_START_TIMEOUT:g} s: {_tail(log)}")
+                raise EmbeddedError(f"{binary} was not ready within {START_TIMEOUT:g} s: {_tail(log)}")
             time.sleep(0.01)
         check_peer(self.address, pid=self._process.pid)
 
