@@ -76,8 +76,19 @@ def plan(one, **more):
     b, plans = Builder(), []
     shards = [b.parameter(f"{name}.weight", 2, 3) for name in "ab"]
     gm = b.output([b.wait(b.gather(shard)) for shard in shards], [result(), result(1)])
-    bucketd.plan_pass(gm, kind="fw", context=b.context, address=one.address, mode="greedy", numerics="exact", on_plan=plans.append, **more)
+    bucketd.plan_pass(gm, kind="fw", context=b.context, address=one.address, numerics="exact", on_plan=plans.append, **{"mode": "greedy", **more})
     return plans
+
+
+def test_what_a_plan_does_not_keep_to_is_told_of_and_once(caplog):
+    with planner() as one, fake_mesh():
+        for _ in range(2):
+            plan(one, mode="manual", buckets="a+b,c")
+            plan(one, mode="auto", memory_limit="0.5x")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 2, said
+    assert said[0].startswith("bucketd: entry c: the graph has no module or parameter c; near it: ")
+    assert "the limit is " in said[1]
 
 
 def test_code_that_stays_without_a_plan_is_told_of_each_time_that_it_is_compiled(caplog):

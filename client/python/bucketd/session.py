@@ -42,7 +42,8 @@ from .job import rank_and_world
 log = logging.getLogger("bucketd")
 
 # Which of a plan's diagnostics people hear of unasked.
-_TOLD = {"option-unread": logging.WARNING, "all-reduce-merged": logging.INFO, "all-reduce-unmerged": logging.INFO}
+_TOLD = {"option-unread": logging.WARNING, "unknown-entry": logging.WARNING, "memory-limit": logging.WARNING,
+         "all-reduce-merged": logging.INFO, "all-reduce-unmerged": logging.INFO}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,8 +187,10 @@ class Session:
         for text in planned.runner.refused.values() if planned.runner is not None and planned.source != following.SOURCE else ():
             degraded.count("refused_buckets")
             log.log(logging.WARNING if agreement.leader else logging.DEBUG, "bucketd: %s: %s; torch.distributed runs it", scope, text)
+        # A backward has no nodes of modules that are frozen; the default limit is nobody's wish.
+        quiet = {"unknown-entry": planned.captured.raw.kind == "bw", "memory-limit": self.settings.memory_limit is None}
         for diagnostic in planned.plan.diagnostics:
-            level = _TOLD.get(diagnostic.code, logging.DEBUG)
+            level = logging.DEBUG if quiet.get(diagnostic.code) else _TOLD.get(diagnostic.code, logging.DEBUG)
             if level > logging.DEBUG and diagnostic.text not in self._told:
                 self._told.add(diagnostic.text)
                 log.log(level if agreement.leader else logging.DEBUG, "bucketd: %s", diagnostic.text)
