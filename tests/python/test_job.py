@@ -99,7 +99,8 @@ def test_a_job_and_a_rank_that_plans_for_all_exclude_each_other():
         bucketd.backend(embedded="rank0", job=bucketd.Job("llama"))
 
 
-@pytest.mark.parametrize("said", [{"deadline": 0}, {"deadline": "300"}, {"executor_timeout": -1.0}, {"ranks": [0, 1, 0]}])
+@pytest.mark.parametrize("said", [{"deadline": 0}, {"deadline": "300"}, {"executor_timeout": -1.0}, {"ranks": [0, 1, 0]},
+                                  {"reorder": 3}, {"cost_profile": 1}, {"address": 9460}])
 def test_a_value_that_cannot_be_is_refused_where_it_is_said(said):
     with pytest.raises(ValueError, match=f"^{next(iter(said))}=.*: expected"):
         bucketd.backend(**said)

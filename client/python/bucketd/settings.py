@@ -152,6 +152,10 @@ class Settings:
         _one_of("executor", self.executor, _EXECUTORS)
         if self.agent and not self.executor:
             raise ValueError('agent= hears of buckets that executor="bucketd" runs; torch.distributed reports none')
+        for name in ("address", "cost_profile", "buckets", "reorder", "comm_backend", "tenant"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None):
+                raise ValueError(f"{name}={value!r}: expected text")
         for name in ("prefetch_forward", "prefetch_backward", "defer_reduce_scatter"):
             _count(name, getattr(self, name))
         _seconds("deadline", self.deadline)
