@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "16";
+const char kPlannerVersion[] = "17";
 
 }  // namespace bucketd
