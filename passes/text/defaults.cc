@@ -103,14 +103,13 @@ bool DefaultOutputs(const Graph& graph, const NodeSpec& spec, int32_t group_size
   outputs.clear();
   const bool made_of_none = spec.kind == NodeKind::kOutput || spec.inputs.empty();
   if (made_of_none) return spec.kind == NodeKind::kOutput;
-  for (const TensorType& tensor : graph.outputs(spec.inputs[0])) {
-    outputs.push_back({tensor.dtype, graph.shape(tensor)});
+  absl::Span<const TensorType> made = graph.outputs(spec.inputs[0]);
+  if (spec.kind == NodeKind::kGetitem && made.size() > 1) {
+    const auto index = static_cast<size_t>(spec.getitem_index);
+    if (index >= made.size()) return false;
+    made = made.subspan(index, 1);
   }
-  const auto index = static_cast<size_t>(spec.getitem_index);
-  if (spec.kind == NodeKind::kGetitem && outputs.size() > 1) {
-    if (index >= outputs.size()) return false;
-    outputs = {outputs[index]};
-  }
+  for (const TensorType& tensor : made) outputs.push_back({tensor.dtype, graph.shape(tensor)});
   const bool gathers = Gathers(spec.collective.kind);
   if (!gathers && !Scatters(spec.collective.kind)) return true;
   if (outputs.size() != 1 || outputs[0].shape.empty()) return false;

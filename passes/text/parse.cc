@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -102,10 +103,7 @@ class GraphParser {
     if (!group.ok()) return scan_.ErrorAt(offset, group.status().message());
     lines_.AddGroup(name, *group);
     group_links_.push_back(link);
-    if (std::none_of(mesh_.dims.begin(), mesh_.dims.end(),
-                     [&](const MeshDim& known) { return known.name == dim.name; })) {
-      mesh_.dims.push_back(std::move(dim));
-    }
+    if (dim_names_.insert(dim.name).second) mesh_.dims.push_back(std::move(dim));
     return absl::OkStatus();
   }
 
@@ -218,6 +216,7 @@ class GraphParser {
   std::optional<GraphBuilder> builder_;
   Names names_;
   Mesh mesh_;
+  absl::flat_hash_set<std::string> dim_names_;
   Direction direction_ = Direction::kNone;
   bool has_costs_ = false;
   std::vector<LinkText> group_links_;

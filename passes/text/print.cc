@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -69,8 +70,12 @@ class GraphPrinter {
     }
     if (!graph_.groups().empty()) {
       Put(" mesh(");
+      DimsByName dims;
+      if (parts_.mesh != nullptr) {
+        for (const MeshDim& dim : parts_.mesh->dims) dims.emplace(dim.name, &dim);
+      }
       for (size_t g = 0; g < graph_.groups().size(); ++g) {
-        out_.Item(g == 0 ? "" : ",", GroupText(g), kListIndent);
+        out_.Item(g == 0 ? "" : ",", GroupText(g, dims), kListIndent);
       }
       Put(")");
     }
@@ -83,7 +88,10 @@ class GraphPrinter {
                         group.lane == 0 ? "" : absl::StrCat("#", group.lane));
   }
 
-  std::string GroupText(size_t g) const {
+  using DimsByName = absl::flat_hash_map<absl::string_view, const MeshDim*>;
+
+  // The first group of a dimension says what there is to say of it, and takes it out.
+  std::string GroupText(size_t g, DimsByName& dims) const {
     const Group& group = graph_.groups()[g];
     std::string text = absl::StrCat(GroupName(group), "=", group.size);
     const LinkText& link = group_links_[g];
@@ -91,15 +99,12 @@ class GraphPrinter {
     if (link.busbw_bytes_per_s >= 0) {
       absl::StrAppend(&text, " busbw=", RateText(link.busbw_bytes_per_s));
     }
-    const auto first =
-        std::find_if(graph_.groups().begin(), graph_.groups().end(),
-                     [&](const Group& other) { return other.mesh_dim == group.mesh_dim; });
-    if (parts_.mesh == nullptr || &*first != &group) return text;
-    for (const MeshDim& dim : parts_.mesh->dims) {
-      if (dim.name != group.mesh_dim) continue;
-      if (dim.ranks_per_node != 0) absl::StrAppend(&text, " per_node=", dim.ranks_per_node);
-      if (!dim.link_class.empty()) absl::StrAppend(&text, " link=", QuotedText(dim.link_class));
-    }
+    const auto at = dims.find(group.mesh_dim);
+    if (at == dims.end()) return text;
+    const MeshDim& dim = *at->second;
+    if (dim.ranks_per_node != 0) absl::StrAppend(&text, " per_node=", dim.ranks_per_node);
+    if (!dim.link_class.empty()) absl::StrAppend(&text, " link=", QuotedText(dim.link_class));
+    dims.erase(at);
     return text;
   }
 

@@ -1,8 +1,10 @@
 // What is wrong with a text is told with its line and column.
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -182,6 +184,35 @@ TEST(BadBirTest, AGatherWhoseSizeLeavesAnInt64IsRefused) {
       "  return %w\n}\n");
   EXPECT_THAT(std::string(parsed.status().message()),
               HasSubstr("all_gather over 16777216 ranks makes bool[0]"));
+}
+
+// Read, printed and read again, in seconds of this process's processor.
+double Took(const std::string& text) {
+  const std::clock_t begin = std::clock();
+  const auto parsed = ParseBir(text);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  if (!parsed.ok()) return 0.0;
+  BirParts parts;
+  parts.mesh = &parsed->mesh;
+  const std::string printed = PrintBir(parsed->graph, parts);
+  EXPECT_EQ(PrintBir(ParseBir(printed)->graph, parts), printed);
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+// Half a second each; half a minute where each piece or group looks at all.
+TEST(BadBirTest, TakesTimeByTheNumberOfPiecesAndGroups) {
+  constexpr int kMany = 60'000;
+  std::string types, pieces, groups;
+  for (int i = 0; i < kMany; ++i) {
+    absl::StrAppend(&types, i == 0 ? "" : ",\n", "u8[1]");
+    absl::StrAppend(&pieces, "%p", i, " = getitem(%t) index=", i, "\n");
+    absl::StrAppend(&groups, i == 0 ? "" : ",\n", "dp", i, "=2 per_node=2");
+  }
+  EXPECT_LT(Took(absl::StrCat("graph @g {\n%x = input : u8[1]\n%t = my.split.default(%x) : ", types,
+                              "\n", pieces, "return %p0\n}\n")),
+            5.0);
+  EXPECT_LT(Took(absl::StrCat("graph @g mesh(", groups, ") {\n%x = input : u8[1]\nreturn %x\n}\n")),
+            5.0);
 }
 
 }  // namespace
