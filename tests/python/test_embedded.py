@@ -84,6 +84,13 @@ def test_one_that_died_is_there_again_when_it_is_asked(monkeypatch):
     asking.private_planner().close()
 
 
+def test_one_that_died_with_its_folder_is_an_error_that_may_be_fallen_back_from():
+    one = embedded.EmbeddedPlanner()
+    one.close()
+    with pytest.raises(EmbeddedError, match="XDG_RUNTIME_DIR, or else TMPDIR, names: .*No such file"):
+        one.revive()
+
+
 def test_a_rank_that_does_not_come_is_named_to_all_who_wait_for_one():
     """As where an address is given, and whatever fallback says."""
     store = dist.HashStore()

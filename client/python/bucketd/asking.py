@@ -58,7 +58,8 @@ class Asker:
 
         def ask():
             if self._own is not None:
-                self._own.revive()
+                with _private_lock:  # other backends may share it
+                    self._own.revive()
             with collector.on():
                 return self._planner.get_plan(upload, digest, message, options, self.settings.deadline, job=self._job(scope))
 

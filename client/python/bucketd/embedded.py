@@ -82,9 +82,13 @@ class EmbeddedPlanner:
 
     def revive(self) -> None:
         """Starts it again where it has ended, at its address, which others have. Does nothing in a forked child, as close()."""
-        if os.getpid() == self._pid and not self.alive:
+        if os.getpid() != self._pid or self.alive:
+            return
+        try:
             (self.folder / "ready").unlink(missing_ok=True)
             self._start()
+        except OSError as error:
+            raise _no_place(error) from error
 
     def close(self) -> None:
         """Ends the planner and removes its folder. Does nothing in a forked child, which owns neither."""
