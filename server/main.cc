@@ -216,6 +216,7 @@ int Main(int argc, char** argv) {
   if (!log.ok()) return Fail(log, kUsage);
   if (line.check) {
     std::fputs(PrintConfig(*config).c_str(), stdout);
+    Warn(config->options);
     return 0;
   }
   return Serve(config->options);

@@ -282,6 +282,12 @@ TEST_F(ConfigTest, APasswordIsNotPrinted) {
   EXPECT_THAT(out, Not(HasSubstr("s3cret")));
 }
 
+TEST_F(ConfigTest, CheckWarnsAsAStartDoes) {
+  const std::string store = "--store /var/lib/s --check --cluster-address ";
+  EXPECT_THAT(Run(store + "planner-1:9460").first, HasSubstr("name a database in --store"));
+  EXPECT_THAT(Run(store + "127.0.0.1:9460").first, Not(HasSubstr("name a database in --store")));
+}
+
 TEST_F(ConfigTest, CheckPrintsTheConfigurationAndExitsWithZeroOrTwo) {
   const std::string path = File("max_uploads = 5\n");
   const auto [good, zero] =
