@@ -21,7 +21,7 @@ HELP
 fi
 . deploy/lib.sh
 cores=$(env -u OMP_NUM_THREADS nproc)  # nproc itself takes that variable, which is 1 below, for the answer
-jobs=$((cores + 1))  # of tests: some wait more than they compute
+jobs=$((cores + 2))  # of tests: some wait more than they compute
 
 kind=${1:-}
 case $kind in
