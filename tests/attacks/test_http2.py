@@ -91,6 +91,15 @@ def patient_calls(address: str, calls: int, seconds: float) -> int:
     return refused
 
 
+def how_many_ended(held: list[Connection]) -> int:
+    """Within two seconds; closes all."""
+    until = time.monotonic() + 2
+    ended = sum(connection.closed.wait(max(0.0, until - time.monotonic())) for connection in held)
+    for connection in held:
+        connection.close()
+    return ended
+
+
 def messages_without_an_end(address: str, connections: int, mib: int) -> int:
     """So many mebibytes a connection of messages whose last byte never comes. Returns how many connections were ended."""
     message, block = http2.message(bytes(2_000_000)), http2.header_block(http2.GET_PLAN)
@@ -104,11 +113,7 @@ def messages_without_an_end(address: str, connections: int, mib: int) -> int:
                 connection.send_data(stream, message[:-1], patience=10)
         except OSError:
             pass
-    until = time.monotonic() + 2
-    ended = sum(connection.closed.wait(max(0.0, until - time.monotonic())) for connection in held)
-    for connection in held:
-        connection.close()
-    return ended
+    return how_many_ended(held)
 
 
 @pytest.mark.quiet
@@ -178,11 +183,7 @@ def answers_that_nobody_takes(address: str, connections: int, calls: int) -> int
                                 + frame(http2.DATA, http2.END_STREAM, stream, request))
         except OSError:
             pass
-    until = time.monotonic() + 2
-    ended = sum(connection.closed.wait(max(0.0, until - time.monotonic())) for connection in held)
-    for connection in held:
-        connection.close()
-    return ended
+    return how_many_ended(held)
 
 
 @pytest.mark.quiet

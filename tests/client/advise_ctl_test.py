@@ -1,33 +1,15 @@
 """bucketctl advise: what it says of graphs and of traces is what plans of them take, and what it cannot advise on is refused."""
 import json
-import os
-import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
-from referee_kit import bucketctl, graph_paths
+from ctl_case import REFUSED, USAGE, CtlCase
+from referee_kit import graph_paths
 
-DONE, REFUSED, USAGE = 0, 1, 2
 GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
 OTHER = graph_paths("llama3_debug_fsdp8.fw")[0]
 
 
-class AdviseTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def run_ctl(self, *args, expect=DONE):
-        run = bucketctl(*args)
-        self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
-        if expect != DONE:
-            self.assertEqual(run.stdout, "", "errors belong on stderr")
-        return run
-
+class AdviseTest(CtlCase):
     def advise(self, *args):
         return json.loads(self.run_ctl("advise", *args, "--json").stdout)
 

@@ -3,35 +3,17 @@ import gzip
 import json
 import os
 import re
-import sys
-import tempfile
 import unittest
 from xml.etree import ElementTree
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
+from ctl_case import DONE, REFUSED, UNAVAILABLE, USAGE, CtlCase
 from referee_kit import bucketctl, graph_paths, referee
 
-DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
 OTHER = graph_paths("llama3_debug_fsdp8.fw")[0]
 
 
-class BucketctlTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def run_ctl(self, *args, expect=DONE):
-        run = bucketctl(*args)
-        self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
-        if expect != DONE:
-            self.assertEqual(run.stdout, "", "errors belong on stderr")
-            self.assertNotEqual(run.stderr, "")
-        return run
-
+class BucketctlTest(CtlCase):
     def test_json_is_one_object_on_stdout(self):
         for args in (("plan", GRAPH), ("simulate", GRAPH), ("digest", GRAPH)):
             self.assertIsInstance(json.loads(self.run_ctl(*args, "--json").stdout), dict)

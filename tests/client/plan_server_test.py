@@ -5,18 +5,16 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
-from referee_kit import BINARY, DATA, bucketctl, graph_paths
+from ctl_case import REFUSED, UNAVAILABLE, USAGE, CtlCase
+from referee_kit import BINARY, DATA, graph_paths
 
-DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 GRAPHS = graph_paths("llama3_debug_fsdp8.?w")
 
 
-class PlanServerTest(unittest.TestCase):
+class PlanServerTest(CtlCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
@@ -30,16 +28,6 @@ class PlanServerTest(unittest.TestCase):
         cls.addClassCleanup(cls.server.kill)
         while not re.search("serves on", line := cls.server.stdout.readline()):
             assert line, "bucketd did not start"
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def run_ctl(self, *args, expect=DONE):
-        run = bucketctl(*args)
-        self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
-        if expect != DONE:
-            self.assertEqual(run.stdout, "", "errors belong on stderr")
-        return run
 
     def without_costs(self, graph):
         """As a server sees it: it takes its own."""
