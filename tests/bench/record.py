@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a bench and keeps what it printed as a results file: tests/bench/results/NAME.md.
+"""Runs a bench, shows what it prints, and keeps that as a results file: tests/bench/results/NAME.md.
 
     tests/bench/record.py planning -- build/bin/plan_bench --benchmark_filter=auto
 
@@ -46,7 +46,11 @@ def main() -> int:
     load = os.getloadavg()[0]
     began = time.monotonic()
     environment = {"BUCKETD_TEST_DATA": str(ROOT / "tests" / "data"), **os.environ}
-    run = subprocess.run(args.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    output = ""
+    with subprocess.Popen(args.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        for line in run.stdout:
+            print(line, end="", flush=True)
+            output += line
     lines = (
         f"# {args.name}",
         "",
@@ -54,7 +58,7 @@ def main() -> int:
         "",
         f"{machine()}; load average {load:.1f} when it began; took {time.monotonic() - began:.0f} s; exit code {run.returncode}.",
         "",
-        body_of(run.stdout),
+        body_of(output),
     )
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{args.name}.md").write_text("\n".join(lines))
