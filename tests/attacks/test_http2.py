@@ -1,10 +1,12 @@
 """What HTTP/2 and gRPC's framing allow a single connection to do."""
 
+import contextlib
 import socket
 import struct
 import time
 import urllib.request
 import zlib
+from collections.abc import Callable, Iterable
 
 import harness
 import honest
@@ -91,8 +93,13 @@ def patient_calls(address: str, calls: int, seconds: float) -> int:
     return refused
 
 
-def how_many_ended(held: list[Connection]) -> int:
-    """Within two seconds; closes all."""
+def how_many_end(connections: Iterable[Connection], say: Callable[[Connection], None]) -> int:
+    """Of connections that are opened one after the other, on each of which something is said; within two seconds of the last."""
+    held = []
+    for connection in connections:
+        held.append(connection)
+        with contextlib.suppress(OSError):
+            say(connection)
     until = time.monotonic() + 2
     ended = sum(connection.closed.wait(max(0.0, until - time.monotonic())) for connection in held)
     for connection in held:
@@ -103,17 +110,14 @@ def how_many_ended(held: list[Connection]) -> int:
 def messages_without_an_end(address: str, connections: int, mib: int) -> int:
     """So many mebibytes a connection of messages whose last byte never comes. Returns how many connections were ended."""
     message, block = http2.message(bytes(2_000_000)), http2.header_block(http2.GET_PLAN)
-    held = []
-    for number in range(connections):
-        held.append(connection := Connection(address, f"127.0.0.{2 + number % 2}"))
-        try:
-            for _ in range(mib // 2):
-                stream = connection.next_stream()
-                connection.send(frame(http2.HEADERS, http2.END_HEADERS, stream, block))
-                connection.send_data(stream, message[:-1], patience=10)
-        except OSError:
-            pass
-    return how_many_ended(held)
+
+    def say(connection):
+        for _ in range(mib // 2):
+            stream = connection.next_stream()
+            connection.send(frame(http2.HEADERS, http2.END_HEADERS, stream, block))
+            connection.send_data(stream, message[:-1], patience=10)
+
+    return how_many_end((Connection(address, f"127.0.0.{2 + number % 2}") for number in range(connections)), say)
 
 
 @pytest.mark.quiet
@@ -171,19 +175,16 @@ def answers_that_nobody_takes(address: str, connections: int, calls: int) -> int
     """So many hits a connection whose windows stay shut. Returns how many connections were ended."""
     shut = frame(http2.SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + frame(http2.SETTINGS, http2.ACK, 0)
     block, request = http2.header_block(http2.GET_PLAN), http2.message(honest.KEY.request().SerializeToString())
-    held = []
-    for _ in range(connections):
-        held.append(connection := Connection(address, "127.0.0.2"))
+
+    def say(connection):
         time.sleep(0.1)  # it is about memory
-        try:
-            connection.send(shut)
-            for _ in range(calls):
-                stream = connection.next_stream()
-                connection.send(frame(http2.HEADERS, http2.END_HEADERS, stream, block)
-                                + frame(http2.DATA, http2.END_STREAM, stream, request))
-        except OSError:
-            pass
-    return how_many_ended(held)
+        connection.send(shut)
+        for _ in range(calls):
+            stream = connection.next_stream()
+            connection.send(frame(http2.HEADERS, http2.END_HEADERS, stream, block)
+                            + frame(http2.DATA, http2.END_STREAM, stream, request))
+
+    return how_many_end((Connection(address, "127.0.0.2") for _ in range(connections)), say)
 
 
 @pytest.mark.quiet

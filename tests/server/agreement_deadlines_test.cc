@@ -142,24 +142,16 @@ TEST_F(AgreementDeadlineTest, ABrokerThatDoesNotSayWhatItWaitedForHoldsNobody) {
 
 // Else its ranks would be told nothing before the last of their deadlines.
 TEST_F(AgreementDeadlineTest, AWeighingThatBeginsAnewHasALimitOfItsOwn) {
-  const Pin pin{.generation = 0,
-                .size = 1,
-                .plan_key = FakeRequest(1)->key,
-                .profile_as_asked = "p@latest",
-                .plan_sha256 = Sha256("old")};
+  const Pin pin = OldPin();
   world_.graphs = {FakeRequest(1)->graph_key};
-  const auto read = [this](const Actions& from) {
-    return Do(
-        PinnedPlanCame{All<LoadPinnedPlan>(from)[0].fetch, EncodePlanReply("old", "a plan key")});
-  };
   const std::vector<ArmTimer> first =
-      All<ArmTimer>(read(Loaded(Rank(0, 1, FakeRequest(1, 1, 2)), pin)));
+      All<ArmTimer>(OldPlanCame(Loaded(Rank(0, 1, FakeRequest(1, 1, 2)), pin)));
   ASSERT_THAT(first, SizeIs(1));
   std::shared_ptr<PlanRequest> with_graph = FakeRequest(1, 1, 2);
   with_graph->graph = std::make_unique<InlineGraph>();
   const Actions again = Rank(0, 1, std::move(with_graph));
   Fire(first[0]);
-  const Actions weighs = read(again);
+  const Actions weighs = OldPlanCame(again);
   EXPECT_THAT(All<AskBroker>(weighs), SizeIs(1));
   EXPECT_THAT(All<ArmTimer>(weighs), SizeIs(1));
 }

@@ -198,15 +198,10 @@ TEST_F(AgreementMachineTest, ALateRankOfAnAgreedScopeIsRefusedAloneIfItDiffers) 
 }
 
 TEST_F(AgreementMachineTest, AFreshPlanThatTakesTooLongLeavesThePinnedOne) {
-  const Pin pin{.generation = 0,
-                .size = 1,
-                .plan_key = FakeRequest(1)->key,
-                .profile_as_asked = "p@latest",
-                .plan_sha256 = Sha256("old")};
+  const Pin pin = OldPin();
   world_.graphs = {FakeRequest(1)->graph_key};
   const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1, 1, 2)), pin);
-  const Actions read = Do(
-      PinnedPlanCame{All<LoadPinnedPlan>(loaded)[0].fetch, EncodePlanReply("old", "a plan key")});
+  const Actions read = OldPlanCame(loaded);
   ASSERT_THAT(All<AskBroker>(read), SizeIs(1));
   ASSERT_THAT(All<ArmTimer>(read), SizeIs(1));
   EXPECT_EQ(All<ArmTimer>(read)[0].at, now_ + seconds(10));
@@ -221,11 +216,7 @@ class PinnedPlanTest : public MachineTest,
 
 TEST_P(PinnedPlanTest, APinnedPlanThatCannotBeReadIsNotCalledLost) {
   const auto& [why, counted] = GetParam();
-  const Pin pin{.generation = 0,
-                .size = 1,
-                .plan_key = FakeRequest(1)->key,
-                .profile_as_asked = "p@latest",
-                .plan_sha256 = Sha256("old")};
+  const Pin pin = OldPin();
   const Actions loaded = Loaded(Rank(0, 1, FakeRequest(1)), pin);
   ASSERT_THAT(All<LoadPinnedPlan>(loaded), SizeIs(1));
   const Actions read = Do(PinnedPlanCame{All<LoadPinnedPlan>(loaded)[0].fetch, why});

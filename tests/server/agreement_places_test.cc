@@ -187,11 +187,7 @@ TEST_F(AgreementPlacesTest, WhereNoBytesAreLeftAJobGetsNoScopeMoreUnlessAnotherG
 }
 
 TEST_F(AgreementPlacesTest, WhatAPinOfAnEarlierGenerationBringsCountsAsLongAsItIsKept) {
-  const Pin pin{.generation = 0,
-                .size = 1,
-                .plan_key = std::string(258 * kMebibyte, 'k'),
-                .profile_as_asked = "p@latest",
-                .plan_sha256 = Sha256("old")};
+  const Pin pin = OldPin(std::string(258 * kMebibyte, 'k'));
   const Actions loaded = Loaded(Call(JobOf("b", "train", 0, 1)), pin);
   EXPECT_EQ(ErrorOf(Waits("b", "more")), "OVERLOADED");
   const Actions planned = Do(PlanCame{All<AskBroker>(loaded)[0].fetch, FakePlan("plan")});

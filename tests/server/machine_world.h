@@ -122,6 +122,19 @@ class MachineTest : public ::testing::Test {
     EXPECT_THAT(load, ::testing::SizeIs(1));
     return Do(ScopeLoaded{load[0].scope, std::optional<JobMemory>(), std::move(pin)});
   }
+  // Of an earlier generation, for a plan that is not the one to be had now.
+  static Pin OldPin(std::string plan_key = FakeRequest(1)->key) {
+    return {.generation = 0,
+            .size = 1,
+            .plan_key = std::move(plan_key),
+            .profile_as_asked = "p@latest",
+            .plan_sha256 = Sha256("old")};
+  }
+  // That plan, where `from` reads it.
+  Actions OldPlanCame(const Actions& from) {
+    return Do(
+        PinnedPlanCame{All<LoadPinnedPlan>(from)[0].fetch, EncodePlanReply("old", "a plan key")});
+  }
   Actions Fire(const ArmTimer& timer) {
     now_ = std::max(now_, timer.at);
     armed_.erase(timer.timer.number);
