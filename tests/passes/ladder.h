@@ -1,6 +1,6 @@
 // How far random ladders and sweeps over profiles go: all the way in an optimised build; under a
 // sanitizer, which looks for something else and is ten times slower, a tenth of the seeds, one
-// profile and every third kind of step.
+// profile and every third kind of step or captured graph.
 #ifndef BUCKETD_TESTS_PASSES_LADDER_H_
 #define BUCKETD_TESTS_PASSES_LADDER_H_
 
@@ -30,7 +30,7 @@ constexpr uint32_t Seeds(uint32_t all) { return kSanitized ? (all + 9) / 10 : al
 // differ more.
 constexpr int64_t Share(int64_t all) { return kSanitized ? all / 20 : all; }
 
-// From one kind of step to the next.
+// From one kind of step, or captured graph, to the next.
 inline constexpr size_t kStride = kSanitized ? 3 : 1;
 
 // The first under a sanitizer, else all.

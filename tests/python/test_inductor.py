@@ -99,7 +99,7 @@ def test_the_page_for_trainers_shows_what_works(cache, trained):
 @pytest.mark.parametrize("how", ["declared", pytest.param("automatic", marks=pytest.mark.full)])
 def test_other_sequence_lengths_and_a_small_batch_train_as_without_a_plan(cache, how):
     """No graph is compiled, and none is guarded, for the plan's sake."""
-    found = run(cache, f"lengths:{how}", timeout=1200)[f"lengths:{how}"]
+    found = run(cache, f"lengths:{how}", world=2, timeout=1200)[f"lengths:{how}"]
     for rank in found:
         assert rank["found"] == rank["unplanned"]
         plain, planned = rank["compiled"]
@@ -109,7 +109,7 @@ def test_other_sequence_lengths_and_a_small_batch_train_as_without_a_plan(cache,
 
 def test_tokens_that_travel_to_experts_train_as_without_a_plan(cache):
     """What an exchange sends is a number of the step: the plan has its node, Inductor's code a name of its own for it."""
-    found = run(cache, "experts", world=4)["experts"]
+    found = run(cache, "experts", world=2)["experts"]
     for rank in found:
         assert rank["found"] == rank["unplanned"]
     in_order(found)
