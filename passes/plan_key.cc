@@ -1,7 +1,6 @@
 #include "passes/plan_key.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"

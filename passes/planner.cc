@@ -11,7 +11,6 @@
 #include "passes/pass/numerics.h"
 #include "passes/pass/option_table.h"
 #include "passes/pass/pass.h"
-#include "passes/pass/pipeline.h"
 #include "passes/pass/units/sum_bits.h"
 #include "passes/plan/verify.h"
 #include "passes/sim/bucket_costs.h"

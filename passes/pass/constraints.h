@@ -1,7 +1,6 @@
 // What keeps the order of a step besides its data edges.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"

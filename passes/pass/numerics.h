@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"

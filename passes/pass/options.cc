@@ -1,9 +1,7 @@
 #include "passes/pass/options.h"
 
 #include <algorithm>
-#include <limits>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 

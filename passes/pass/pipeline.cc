@@ -1,7 +1,6 @@
 #include "passes/pass/pipeline.h"
 
 #include <chrono>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

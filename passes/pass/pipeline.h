@@ -8,9 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 
 #include "passes/pass/pass.h"
 #include "passes/plan/plan.h"

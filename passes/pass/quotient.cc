@@ -1,7 +1,6 @@
 #include "passes/pass/quotient.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "passes/base/index.h"
 

@@ -1,8 +1,6 @@
 #include "passes/pass/schedule.h"
 
-#include <algorithm>
 #include <functional>
-#include <limits>
 #include <map>
 #include <queue>
 #include <tuple>

@@ -1,5 +1,4 @@
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
 #include "passes/base/index.h"

@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

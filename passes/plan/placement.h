@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
-
 #include "passes/ir/graph.h"
 #include "passes/plan/plan.h"
 

@@ -1,7 +1,6 @@
 #include "passes/plan/storage.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 #include "passes/plan/verify.h"
 
-#include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -2,9 +2,6 @@
 // planner, before a client applies it.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "absl/status/status.h"
 
 #include "passes/ir/graph.h"

@@ -1,5 +1,4 @@
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "passes/base/status_macros.h"

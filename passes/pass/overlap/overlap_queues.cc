@@ -1,7 +1,5 @@
 #include "passes/pass/overlap/overlap_queues.h"
 
-#include <algorithm>
-
 namespace bucketd::overlap {
 
 void ListHeap::Push(uint64_t key) {
