@@ -1,17 +1,16 @@
 #include "passes/modes/pass_registry.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "passes/auto/auto_pass.h"
 #include "passes/base/status_macros.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_policy.h"
 #include "passes/pass/passes.h"
+#include "passes/pass/upstream/edge_relations.h"
 #include "passes/pass/upstream/torch_greedy.h"
-#include "passes/pass/upstream/torch_overlap_bucket.h"
 
 namespace bucketd {
 namespace {
@@ -20,7 +19,7 @@ std::unique_ptr<Pass> MakeSearch();
 std::unique_ptr<Pass> MakeGreedyBucket() { return MakeGreedyBucketPass(upstream::MakeTorchGreedy); }
 std::unique_ptr<Pass> MakePreBucket() { return MakePreBucketPass(upstream::MakeTorchGreedy); }
 std::unique_ptr<Pass> MakeOverlapBucket() {
-  return MakeOverlapBucketPass(upstream::TorchOverlapBucket());
+  return MakeOverlapBucketPass(upstream::MakeTorchRelations);
 }
 
 constexpr PassInfo kPasses[] = {

@@ -1,12 +1,6 @@
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
 #include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
@@ -33,21 +27,20 @@ absl::StatusOr<std::unique_ptr<overlap_bucket::Relations>> MakeQuotient(
 // start and the merged wait, and where no order becomes impossible.
 class OverlapBucket : public Pass {
  public:
-  explicit OverlapBucket(const overlap_bucket::Policy& upstream) : upstream_(upstream) {}
+  explicit OverlapBucket(MakeRelations upstream) : upstream_(upstream) {}
 
   absl::string_view name() const override { return "bucket-overlap"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (!context.options.overlap_bucketing) return false;
     RETURN_IF_ERROR(FillIn(context));
-    const overlap_bucket::Policy policy =
-        context.options.upstream ? upstream_ : overlap_bucket::Policy{{}, MakeQuotient};
-    ASSIGN_OR_RETURN(const Model model, Model::Make(context, plan, policy.rules));
+    ASSIGN_OR_RETURN(const Model model, Model::Make(context, plan));
     overlap_bucket::MemoryFit fit(model, plan);
     while (true) {
       Result result;
-      ASSIGN_OR_RETURN(result, Find(policy, model, plan, fit.byte_limits()));
-      if (policy.rules.stays_within_limit && fit.Shrink(result.found, result.applied)) continue;
+      ASSIGN_OR_RETURN(result, Find(model, plan, fit.byte_limits()));
+      // torch has no eye on memory.
+      if (!model.upstream && fit.Shrink(result.found, result.applied)) continue;
       overlap_bucket::Report(model, plan, result.found, plan.diagnostics);
       fit.Report(plan.diagnostics);
       const bool changed = !result.found.buckets.empty() || plan.order != result.applied.order;
@@ -80,11 +73,11 @@ class OverlapBucket : public Pass {
     return absl::OkStatus();
   }
 
-  static absl::StatusOr<Result> Find(const overlap_bucket::Policy& policy, const Model& model,
-                                     const Plan& plan, absl::Span<const int64_t> byte_limits) {
+  absl::StatusOr<Result> Find(const Model& model, const Plan& plan,
+                              absl::Span<const int64_t> byte_limits) const {
     overlap_bucket::GroupTimelines timeline(model);
     ASSIGN_OR_RETURN(const std::unique_ptr<overlap_bucket::Relations> relations,
-                     policy.make_relations(model, timeline));
+                     (model.upstream ? upstream_ : MakeQuotient)(model, timeline));
     Result result;
     result.found = overlap_bucket::FindBuckets(model, timeline, *relations, byte_limits);
     ASSIGN_OR_RETURN(result.applied,
@@ -92,12 +85,12 @@ class OverlapBucket : public Pass {
     return result;
   }
 
-  const overlap_bucket::Policy upstream_;
+  const MakeRelations upstream_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> MakeOverlapBucketPass(const overlap_bucket::Policy& upstream) {
+std::unique_ptr<Pass> MakeOverlapBucketPass(MakeRelations upstream) {
   return std::make_unique<OverlapBucket>(upstream);
 }
 

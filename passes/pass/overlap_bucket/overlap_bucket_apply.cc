@@ -1,7 +1,6 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,14 +8,14 @@
 #include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/pass/numerics.h"
-#include "passes/pass/stable_sort.h"
 #include "passes/sim/bucket_costs.h"
 
 namespace bucketd::overlap_bucket {
 namespace {
 
 // The order as a list in which buckets take the place of their seeds; items of the model, then two
-// tokens a bucket.
+// tokens a bucket. Upstream inputs go first, and casts that a merged gather takes in right before
+// it.
 class StepList {
  public:
   explicit StepList(const Model& model, size_t buckets)
@@ -28,7 +27,7 @@ class StepList {
     for (const bool inputs : {true, false}) {
       for (const int32_t item : model.order) {
         const Step step = model.items_of_plan.step(item);
-        const bool input = !model.rules.inputs_stay && step.kind == Step::Kind::kNode &&
+        const bool input = model.upstream && step.kind == Step::Kind::kNode &&
                            model.context.graph.kind(step.id) == NodeKind::kPlaceholder;
         if (input == inputs) InsertBefore(item, end_);
       }
@@ -51,7 +50,7 @@ class StepList {
       const LaunchInfo& launch = model.launches[Index(l)];
       Remove(launch.start_item);
       Remove(launch.wait_item);
-      if (model.rules.casts_stay) continue;
+      if (!model.upstream) continue;
       if (const NodeId cast = AbsorbedCast(model.context.graph, launch); cast != kNoNode) {
         Remove(cast);
         InsertBefore(cast, token(bucket, false));

@@ -27,9 +27,8 @@ NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
   return cast ? input : kNoNode;
 }
 
-absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan,
-                                  const Rules& rules) {
-  Model model(context, plan, rules);
+absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan) {
+  Model model(context, plan);
   model.position.assign(Index(model.items()), -1);
   model.compute_index.assign(Index(model.items()), -1);
   for (const Step& step : plan.order) {
@@ -110,7 +109,7 @@ absl::Status Model::AddOverlap() {
       const int32_t item = known ? items_of_plan.item_of(n) : -1;
       const int32_t at = known ? position[Index(item)] : -1;
       const bool inside = at > launch.start_position && at < launch.wait_position;
-      if (at < 0 || (rules.hidden_inside && !inside)) {
+      if (at < 0 || (!upstream && !inside)) {
         return absl::InvalidArgumentError(absl::StrCat(
             "overlap: ", known ? graph.Describe(n) : absl::StrCat("%", n),
             " does not stand between the start and the wait of ",
@@ -120,10 +119,8 @@ absl::Status Model::AddOverlap() {
       launch.first_hiding = std::min(launch.first_hiding, at);
       launch.last_hiding = std::max(launch.last_hiding, at);
       // On its own group's timeline a node has one event, which would move with its bucket.
-      const bool own = group_of[Index(item)] == launch.group && rules.own_group_hides;
-      if (launch.fully_hidden() || own) {
-        hiding[Index(item)] = true;
-      }
+      const bool own = group_of[Index(item)] == launch.group && !upstream;
+      if (launch.fully_hidden() || own) hiding[Index(item)] = true;
     }
     std::sort(launch.hidden_by.begin(), launch.hidden_by.end(),
               [&](int32_t a, int32_t b) { return position[Index(a)] < position[Index(b)]; });
@@ -147,7 +144,7 @@ void Model::AddKeys(const Plan& plan) {
     if (!joins) continue;
     const Collective& c = graph.collective(launch.collective);
     const Direction direction =
-        rules.directions_apart ? context.directions[Index(launch.collective)] : Direction::kNone;
+        upstream ? Direction::kNone : context.directions[Index(launch.collective)];
     launch.key =
         keys.emplace(std::make_pair(BucketKey::Of(c), direction), static_cast<int32_t>(keys.size()))
             .first->second;
@@ -163,10 +160,9 @@ void Model::AddGroups(const Plan& plan) {
     const size_t group = Index(launch.group);
     if (!seen[group]) groups.push_back(launch.group);
     seen[group] = true;
-    if (!Gathers(graph.collective(launch.collective).kind) || judged[group]) {
-      continue;
-    }
-    // A group whose first gather is of a parameter is taken for one across nodes.
+    if (!Gathers(graph.collective(launch.collective).kind) || judged[group]) continue;
+    // A group whose first gather is of a parameter, each member of one, is taken for one across
+    // nodes; upstream, of one parameter altogether.
     judged[group] = true;
     std::set<NodeId> all;
     bool each = true;
@@ -175,7 +171,7 @@ void Model::AddGroups(const Plan& plan) {
       each = each && placeholder[Index(member)] >= 0;
     }
     all.erase(kNoNode);
-    internode[group] = rules.members_alike ? each : all.size() == 1 && *all.begin() >= 0;
+    internode[group] = upstream ? all.size() == 1 && *all.begin() >= 0 : each;
   }
   const Choice choice = context.options.bucket_exposed_first;
   exposed_first = choice == Choice::kAuto

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 #include "passes/pass/pass.h"
 #include "passes/pass/plan_launch.h"
@@ -31,29 +30,16 @@ struct LaunchInfo : PlanLaunch {
   bool fully_hidden() const { return exposed_ps == 0; }
 };
 
-// In what torch 2.13 is otherwise; passes/pass/upstream says how.
-struct Rules {
-  bool own_group_hides = true;   // a launch may hide one of its own group, and then does not move
-  bool directions_apart = true;  // a key knows the direction
-  bool members_alike = true;     // internode: every member gathers one parameter; else all together
-  bool whole_buckets = true;     // a placement asks for all members of the buckets that it meets
-  bool hidden_inside = true;     // what hides a launch must stand between its start and its wait
-  bool stays_within_limit =
-      true;                 // buckets are found anew, smaller, while memory is above its limit
-  bool inputs_stay = true;  // where the schedule took them; else they go first
-  bool casts_stay = true;   // a merged gather takes in no cast of its input (AbsorbedCast())
-};
-
 struct Model {
   // INVALID_ARGUMENT: context.overlap names no launch of the plan, names one twice, or a node that
-  // does not stand between a launch's start and its wait. O(nodes + edges + hiding nodes).
-  static absl::StatusOr<Model> Make(const PassContext& context, const Plan& plan,
-                                    const Rules& rules = {});
+  // does not stand between a launch's start and its wait (upstream, a wait may end early what is
+  // still to be hidden). O(nodes + edges + hiding nodes).
+  static absl::StatusOr<Model> Make(const PassContext& context, const Plan& plan);
 
   int32_t items() const { return items_of_plan.size(); }
 
   const PassContext& context;
-  const Rules rules;
+  const bool upstream;  // as torch 2.13 does
   ItemGraph items_of_plan;
   std::vector<int32_t> order;          // items
   std::vector<int32_t> position;       // of an item; -1: it is none
@@ -65,8 +51,10 @@ struct Model {
   std::vector<bool> skipped;           // of a group: whether it is left alone
 
  private:
-  Model(const PassContext& c, const Plan& plan, const Rules& r)
-      : context(c), rules(r), items_of_plan(c.graph, c.constraints, plan.buckets) {}
+  Model(const PassContext& c, const Plan& plan)
+      : context(c),
+        upstream(c.options.upstream),
+        items_of_plan(c.graph, c.constraints, plan.buckets) {}
   absl::Status AddLaunches(const Plan& plan);
   absl::Status AddOverlap();
   void AddKeys(const Plan& plan);

@@ -8,7 +8,7 @@ namespace bucketd::overlap_bucket {
 // torch speaks of the launch whose event it meets; here that launch may stand for a whole bucket,
 // whose other members want to stay hidden too.
 Placement::Placement(const Model& model, const GroupTimelines& timeline)
-    : model_(model), timeline_(timeline), whole_buckets_(model.rules.whole_buckets) {
+    : model_(model), timeline_(timeline), whole_buckets_(!model.upstream) {
   for (size_t l = 0; l < model.launches.size(); ++l) {
     first_of_.push_back(static_cast<int32_t>(l));
     first_hiding_.push_back(model.launches[l].first_hiding);

@@ -1,5 +1,4 @@
-// What may be decided otherwise in the overlap-preserving bucketer; passes/pass/upstream decides as
-// torch 2.13 does.
+// The overlap-preserving bucketer, which is told of torch 2.13's relations by passes/pass/upstream.
 #pragma once
 
 #include <memory>
@@ -11,18 +10,12 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_timeline.h"
 #include "passes/pass/pass.h"
 
-namespace bucketd::overlap_bucket {
-
-struct Policy {
-  Rules rules;
-  absl::StatusOr<std::unique_ptr<Relations>> (*make_relations)(const Model&, GroupTimelines&);
-};
-
-}  // namespace bucketd::overlap_bucket
-
 namespace bucketd {
 
-// `upstream` decides where options.upstream is set.
-std::unique_ptr<Pass> MakeOverlapBucketPass(const overlap_bucket::Policy& upstream);
+using MakeRelations = absl::StatusOr<std::unique_ptr<overlap_bucket::Relations>> (*)(
+    const overlap_bucket::Model&, overlap_bucket::GroupTimelines&);
+
+// `upstream` makes them where options.upstream is set.
+std::unique_ptr<Pass> MakeOverlapBucketPass(MakeRelations upstream);
 
 }  // namespace bucketd

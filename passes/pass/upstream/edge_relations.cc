@@ -434,4 +434,9 @@ absl::StatusOr<std::vector<int32_t>> EdgeRelations::Order(const ItemGraph& items
       "upstream: buckets that were each found legal depend on one another");
 }
 
+absl::StatusOr<std::unique_ptr<Relations>> MakeTorchRelations(const Model& model,
+                                                              overlap_bucket::GroupTimelines&) {
+  return EdgeRelations::Make(model, Defects::All());
+}
+
 }  // namespace bucketd::upstream

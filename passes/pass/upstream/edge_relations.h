@@ -91,4 +91,8 @@ class EdgeRelations : public Relations {
   int32_t stamp_ = 0;
 };
 
+// With all of torch's defects.
+absl::StatusOr<std::unique_ptr<Relations>> MakeTorchRelations(const Model& model,
+                                                              overlap_bucket::GroupTimelines&);
+
 }  // namespace bucketd::upstream
