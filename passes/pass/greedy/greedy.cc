@@ -47,22 +47,15 @@ class Greedy {
         Add(*candidate);
       }
       Close(false, false);
-      list = Refused(std::move(deferred));
+      out_.refused += static_cast<int32_t>(deferred.size());
+      if (rules_.drop_dependent) deferred.clear();
+      list = std::move(deferred);
     }
   }
 
   GreedyResult Result() && { return std::move(out_); }
 
  private:
-  List Refused(List refused) {
-    if (!rules_.drop_dependent) {
-      out_.deferred += static_cast<int32_t>(refused.size());
-      return refused;
-    }
-    for (const GreedyCandidate* candidate : refused) out_.dropped.push_back(candidate->collective);
-    return {};
-  }
-
   void CloseBefore(const GreedyCandidate& candidate) {
     if (open_.members.empty()) return;
     const bool full = candidate.bytes > open_.cap - open_.bytes;
@@ -84,18 +77,13 @@ class Greedy {
   }
 
   void Close(bool by_bytes, bool by_span) {
-    if (open_.members.empty()) {
-      open_ = {};
-      return;
+    if (!open_.members.empty()) {
+      quotient_.Close(!rules_.drop_dependent);
+      ++index_;
     }
-    quotient_.Close(!rules_.drop_dependent);
-    ++index_;
     if (open_.members.size() > 1) {
       open_.by_bytes = by_bytes;
       open_.by_span = by_span;
-      out_.closed_by_bytes += by_bytes ? 1 : 0;
-      out_.closed_by_span += by_span ? 1 : 0;
-      out_.max_span = std::max(out_.max_span, open_.span);
       out_.buckets.push_back(std::move(open_));
     }
     open_ = {};

@@ -54,10 +54,7 @@ struct GreedyBucket {
 
 struct GreedyResult {
   std::vector<GreedyBucket> buckets;  // two members or more, in the order of closing
-  std::vector<CollectiveId> dropped;  // drop_dependent only
-  int32_t deferred = 0;               // candidates that waited for another round, each time
-  int64_t closed_by_bytes = 0, closed_by_span = 0;  // both may count for one bucket
-  int32_t max_span = 0;
+  int32_t refused = 0;                // candidates that were dropped or deferred, each time
   bool out_of_work = false;
 };
 
