@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 
 // In order of first use.
 absl::StatusOr<std::vector<FoundUnit>> Find(const std::vector<std::string>& fqns) {
-  std::vector<NamedUse> uses;
-  for (size_t i = 0; i < fqns.size(); ++i) uses.push_back({fqns[i], static_cast<int64_t>(i)});
+  std::vector<LabelUse> uses;
+  for (size_t i = 0; i < fqns.size(); ++i) uses.push_back({fqns[i], static_cast<int64_t>(i), {}});
   return FindBlocks(uses);
 }
 

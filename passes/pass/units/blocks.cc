@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "passes/base/index.h"
 #include "passes/pass/entries.h"
 
 namespace bucketd {
@@ -37,41 +38,37 @@ std::vector<NumberAt> NumbersIn(absl::string_view fqn) {
   return numbers;
 }
 
-// The parameters below one P.<integer>.
-struct Child {
-  std::vector<int32_t> uses;
-};
-using Row = std::map<int32_t, Child>;  // children of one prefix by number
+// The children of one prefix by number: the uses below P.<integer>.
+using Children = std::map<int32_t, std::vector<int32_t>>;
 
 // Children by the prefix of their `depth`-th number, of those uses that are not in a block yet:
 // what is nested in a block never makes a row of its own.
-std::map<absl::string_view, Row> RowsAtDepth(absl::Span<const NamedUse> uses, size_t depth,
-                                             const std::vector<bool>& taken) {
-  std::map<absl::string_view, Row> rows;
+std::map<absl::string_view, Children> ChildrenAtDepth(absl::Span<const LabelUse> uses, size_t depth,
+                                                      const std::vector<bool>& taken) {
+  std::map<absl::string_view, Children> rows;
   for (size_t i = 0; i < uses.size(); ++i) {
     if (taken[i]) continue;
-    const std::vector<NumberAt> numbers = NumbersIn(uses[i].fqn);
+    const std::vector<NumberAt> numbers = NumbersIn(uses[i].label);
     if (numbers.size() <= depth) continue;
-    rows[numbers[depth].prefix][numbers[depth].number].uses.push_back(static_cast<int32_t>(i));
+    rows[numbers[depth].prefix][numbers[depth].number].push_back(static_cast<int32_t>(i));
   }
   return rows;
 }
 
 // Names of one child in an order of their own, so that the order of use does not tell children
 // apart.
-std::string SortedNames(absl::Span<const NamedUse> uses, const Child& child, size_t child_length) {
+std::string SortedNames(absl::Span<const LabelUse> uses, absl::Span<const int32_t> child,
+                        size_t child_length) {
   std::vector<absl::string_view> names;
-  for (const int32_t use : child.uses) {
-    names.push_back(uses[static_cast<size_t>(use)].fqn.substr(child_length));
-  }
+  for (const int32_t use : child) names.push_back(uses[Index(use)].label.substr(child_length));
   std::sort(names.begin(), names.end());
   return absl::StrJoin(names, "\n");
 }
 
-bool IsRow(absl::Span<const NamedUse> uses, absl::string_view prefix, const Row& row) {
+bool IsRow(absl::Span<const LabelUse> uses, absl::string_view prefix, const Children& row) {
   std::set<std::string> classes;
   for (const auto& [number, child] : row) {
-    const absl::string_view fqn = uses[static_cast<size_t>(child.uses[0])].fqn;
+    const absl::string_view fqn = uses[Index(child[0])].label;
     const size_t begin = prefix.empty() ? 0 : prefix.size() + 1;
     const size_t length = std::min(fqn.find('.', begin), fqn.size());
     classes.insert(SortedNames(uses, child, length));
@@ -80,39 +77,35 @@ bool IsRow(absl::Span<const NamedUse> uses, absl::string_view prefix, const Row&
   return true;
 }
 
-struct Block {
-  std::string name;
-  std::vector<int32_t> uses;
+struct Row {
+  int64_t first_use = std::numeric_limits<int64_t>::max();
+  std::vector<FoundUnit> blocks;
 };
 
 // All rows of two or more children, or, if `lone`, of one. Outermost first; rows in order of first
 // use, blocks in numeric order.
-std::vector<std::vector<Block>> FindRows(absl::Span<const NamedUse> uses, bool lone,
-                                         std::vector<bool>& taken) {
+std::vector<Row> FindRows(absl::Span<const LabelUse> uses, bool lone, std::vector<bool>& taken) {
   constexpr size_t kMaxDepth = 8;
-  std::vector<std::pair<int64_t, std::vector<Block>>> rows;
+  std::vector<Row> rows;
   for (size_t depth = 0; depth < kMaxDepth; ++depth) {
     std::vector<int32_t> now;
-    for (const auto& [prefix, row] : RowsAtDepth(uses, depth, taken)) {
-      if ((row.size() < 2) != lone || !IsRow(uses, prefix, row)) continue;
-      std::vector<Block> blocks;
-      int64_t first = std::numeric_limits<int64_t>::max();
-      for (const auto& [number, child] : row) {
-        blocks.push_back({absl::StrCat(prefix, prefix.empty() ? "" : ".", number), child.uses});
-        for (const int32_t use : child.uses) {
-          first = std::min(first, uses[static_cast<size_t>(use)].first_use);
+    for (const auto& [prefix, children] : ChildrenAtDepth(uses, depth, taken)) {
+      if ((children.size() < 2) != lone || !IsRow(uses, prefix, children)) continue;
+      Row& row = rows.emplace_back();
+      for (const auto& [number, child] : children) {
+        row.blocks.push_back(
+            {absl::StrCat(prefix, prefix.empty() ? "" : ".", number), child, lone});
+        for (const int32_t use : child) {
+          row.first_use = std::min(row.first_use, uses[Index(use)].first_use);
           now.push_back(use);
         }
       }
-      rows.emplace_back(first, std::move(blocks));
     }
-    for (const int32_t use : now) taken[static_cast<size_t>(use)] = true;
+    for (const int32_t use : now) taken[Index(use)] = true;
   }
   std::stable_sort(rows.begin(), rows.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<std::vector<Block>> out;
-  for (auto& [first, blocks] : rows) out.push_back(std::move(blocks));
-  return out;
+                   [](const Row& a, const Row& b) { return a.first_use < b.first_use; });
+  return rows;
 }
 
 absl::string_view Owner(absl::string_view fqn) {
@@ -125,9 +118,8 @@ absl::string_view Top(absl::string_view name) { return name.substr(0, name.find(
 // Uses outside of blocks, in order of first use, into units.
 class Outside {
  public:
-  Outside(absl::Span<const NamedUse> uses, const std::vector<std::vector<Block>>& rows)
-      : uses_(uses) {
-    for (const std::vector<Block>& row : rows) with_blocks_.insert(Top(row[0].name));
+  Outside(absl::Span<const LabelUse> uses, const std::vector<Row>& rows) : uses_(uses) {
+    for (const Row& row : rows) with_blocks_.insert(Top(row.blocks[0].name));
   }
 
   // One unit a top-level module; what the model itself owns is one, too.
@@ -159,24 +151,23 @@ class Outside {
   }
 
  private:
-  absl::string_view Fqn(int32_t use) const { return uses_[static_cast<size_t>(use)].fqn; }
+  absl::string_view Fqn(int32_t use) const { return uses_[Index(use)].label; }
   // Its top-level module, unless blocks live in there.
   absl::string_view Name(absl::string_view fqn) const {
     const absl::string_view top = Top(fqn);
     return with_blocks_.contains(top) ? Owner(fqn) : top;
   }
 
-  absl::Span<const NamedUse> uses_;
+  absl::Span<const LabelUse> uses_;
   absl::flat_hash_set<absl::string_view> with_blocks_;  // top-level modules
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> uses) {
+absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const LabelUse> uses) {
   std::vector<bool> taken(uses.size());
-  std::vector<std::vector<Block>> rows = FindRows(uses, false, taken);
-  const bool lone = rows.empty();
-  if (lone) rows = FindRows(uses, true, taken);
+  std::vector<Row> rows = FindRows(uses, false, taken);
+  if (rows.empty()) rows = FindRows(uses, true, taken);
   if (rows.empty()) {
     return absl::FailedPreconditionError(
         "no transformer blocks found: no module has numbered children with like "
@@ -184,8 +175,8 @@ absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> use
         "example --mode manual --buckets stem,body.conv1+body.conv2,head");
   }
   const auto by_use = [&](int32_t a, int32_t b) {
-    return std::make_pair(uses[static_cast<size_t>(a)].first_use, a) <
-           std::make_pair(uses[static_cast<size_t>(b)].first_use, b);
+    return std::make_pair(uses[Index(a)].first_use, a) <
+           std::make_pair(uses[Index(b)].first_use, b);
   };
   std::vector<int32_t> outside;
   for (size_t i = 0; i < uses.size(); ++i) {
@@ -196,14 +187,8 @@ absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> use
   std::vector<FoundUnit> units;
   auto next = outside.begin();
   for (size_t r = 0; r < rows.size(); ++r) {
-    int64_t row_begin = std::numeric_limits<int64_t>::max();
-    for (const Block& block : rows[r]) {
-      for (const int32_t use : block.uses) {
-        row_begin = std::min(row_begin, uses[static_cast<size_t>(use)].first_use);
-      }
-    }
     const auto end = std::find_if(next, outside.end(), [&](int32_t use) {
-      return uses[static_cast<size_t>(use)].first_use >= row_begin;
+      return uses[Index(use)].first_use >= rows[r].first_use;
     });
     if (r == 0) {
       splitter.AddByModule({next, end}, units);
@@ -211,7 +196,7 @@ absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> use
       splitter.AddAsOne({next, end}, units);
     }
     next = end;
-    for (const Block& block : rows[r]) units.push_back({block.name, block.uses, lone});
+    units.insert(units.end(), rows[r].blocks.begin(), rows[r].blocks.end());
   }
   splitter.AddAsOne({next, outside.end()}, units);
   return units;

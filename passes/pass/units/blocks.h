@@ -9,13 +9,15 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "passes/base/types.h"
+
 namespace bucketd {
 
-// A parameter (or module) by its FQN, and when the forward first uses it. Any numbers that grow
-// with time will do.
-struct NamedUse {
-  absl::string_view fqn;
-  int64_t first_use = 0;
+// A parameter (or module) by its FQN, when the forward first uses it, and its tagged collectives.
+struct LabelUse {
+  absl::string_view label;
+  int64_t first_use = 0;                  // any numbers that grow with time will do
+  std::vector<CollectiveId> collectives;  // ascending
 };
 
 struct FoundUnit {
@@ -32,6 +34,6 @@ struct FoundUnit {
 // Where no prefix has two such children, as when blocks are compiled one by one, a prefix with a
 // single one will do. FAILED_PRECONDITION if there are no blocks; the text offers mode manual.
 // `uses` holds distinct names.
-absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const NamedUse> uses);
+absl::StatusOr<std::vector<FoundUnit>> FindBlocks(absl::Span<const LabelUse> uses);
 
 }  // namespace bucketd

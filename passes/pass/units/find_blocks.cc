@@ -63,10 +63,7 @@ absl::StatusOr<std::vector<std::string>> FindBlocksIn(PassContext& context) {
   context.units.clear();
   context.launches.clear();
   if (labels.empty()) return lone;
-  std::vector<NamedUse> uses;
-  uses.reserve(labels.size());
-  for (const LabelUse& label : labels) uses.push_back({label.label, label.first_use});
-  ASSIGN_OR_RETURN(std::vector<FoundUnit> found, FindBlocks(uses));
+  ASSIGN_OR_RETURN(std::vector<FoundUnit> found, FindBlocks(labels));
   for (FoundUnit& unit : found) {
     std::vector<CollectiveId> collectives;
     for (const int32_t use : unit.uses) {

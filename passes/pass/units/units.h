@@ -10,6 +10,7 @@
 
 #include "passes/pass/entries.h"
 #include "passes/pass/pass.h"
+#include "passes/pass/units/blocks.h"
 
 namespace bucketd {
 
@@ -18,11 +19,6 @@ absl::string_view Label(const PassContext& context, CollectiveId c);
 
 // Labels of tagged collectives, each once, in order of first use by the forward. In a graph that
 // is backward only, the parameter whose last collective comes last was used first.
-struct LabelUse {
-  absl::string_view label;
-  int64_t first_use = 0;
-  std::vector<CollectiveId> collectives;  // ascending
-};
 std::vector<LabelUse> LabelsInOrder(const PassContext& context);
 
 // Fills context.units: each entry gets the tagged collectives that one of its paths holds.
