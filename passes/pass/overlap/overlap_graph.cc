@@ -92,7 +92,6 @@ void OverlapGraph::AddEdges(const PassContext& context, const Plan& plan) {
   const ItemGraph items(context.graph, context.constraints, plan.buckets);
   std::vector<Position> position(Index(items.size()), -1);
   for (Position v = 0; v < size(); ++v) position[Index(items.item(plan.order[Index(v)]))] = v;
-  users_.begin.assign(Index(size()) + 1, 0);
   for (Position v = 0; v < size(); ++v) {
     const size_t from = parents_.all.size();
     for (const int32_t item : items.before(items.item(plan.order[Index(v)]))) {
@@ -110,24 +109,16 @@ void OverlapGraph::AddEdges(const PassContext& context, const Plan& plan) {
   });
 }
 
-LaunchSpan OverlapGraph::MakeLaunch(const PassContext& context, const Plan& plan,
-                                    const Step& wait) const {
-  const Graph& graph = context.graph;
-  const bool bucket = wait.kind == Step::Kind::kWait;
-  LaunchSpan launch{LaunchOf(graph, context.costs, plan, bucket ? wait.id : -1,
-                             bucket ? -1 : graph.collective_of(wait.id))};
-  launch.latency_ps = context.costs.AlphaPs(launch.collective);
-  launch.moves = !context.options.upstream || TorchKnows(graph.collective(launch.collective).kind);
-  return launch;
-}
-
 void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
   const Graph& graph = context.graph;
   for (Position v = 0; v < size(); ++v) {
     const Step& step = plan.order[Index(v)];
     if (step.kind == Step::Kind::kStart) continue;
-    if (step.kind == Step::Kind::kNode && graph.kind(step.id) != NodeKind::kWait) continue;
-    LaunchSpan launch = MakeLaunch(context, plan, step);
+    const bool alone = step.kind == Step::Kind::kNode;
+    if (alone && graph.kind(step.id) != NodeKind::kWait) continue;
+    LaunchSpan launch{LaunchOf(graph, context.costs, plan, alone ? -1 : step.id,
+                               alone ? graph.collective_of(step.id) : -1)};
+    launch.latency_ps = context.costs.AlphaPs(launch.collective);
     launch.wait = v;
     // Other parents than the start are order that an in-place op asks for.
     const Collective& first = graph.collective(launch.collective);
@@ -137,7 +128,7 @@ void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
         launch.start = parent;
       }
     }
-    launch.moves = launch.moves && parents(v).size() == 1;
+    launch.moves = parents(v).size() == 1 && (!context.options.upstream || TorchKnows(first.kind));
     if (launch.moves) {
       kind_[Index(v)] = StepKind::kWait;
       kind_[Index(launch.start)] = StepKind::kStart;

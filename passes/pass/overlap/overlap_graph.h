@@ -76,7 +76,6 @@ class OverlapGraph {
   void AddSteps(const PassContext& context, const Plan& plan);
   void AddEdges(const PassContext& context, const Plan& plan);
   void AddLaunches(const PassContext& context, const Plan& plan);
-  LaunchSpan MakeLaunch(const PassContext& context, const Plan& plan, const Step& wait) const;
   void AddKeys(const PassContext& context);
   void ScanForward();
   void ScanBackward(const PassContext& context);

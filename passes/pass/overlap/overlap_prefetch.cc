@@ -40,7 +40,7 @@ bool OverlapScheduler::MayRunShort(const std::vector<Candidate>& candidates) con
     most = std::max(most, bytes);
     if (!c.blocked) open += bytes;
   }
-  return in_flight_bytes_ + open + most > limits_.max_in_flight_bytes;
+  return in_flight_bytes_ + open + most > options_.max_in_flight_bytes;
 }
 
 // The one group with time left and launches near enough; -1: several, or too many to look.
@@ -70,10 +70,10 @@ void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidat
     uint64_t urgency = urgency_[Index(l)];
     if (static_cast<uint32_t>(urgency) == soon) urgency = soon;
     const Rank rank = {urgency, -std::min(left, result_.exposed_ps[Index(l)]), next.start};
-    const int32_t key = limits_.prioritize_bucketing ? next.key : 0;
+    const int32_t key = options_.prioritize_bucketing ? next.key : 0;
     const Position by = blocked_by_[Index(l)];
     const bool blocked = by >= 0 && !scheduled(by) && steps_.kind(by) == StepKind::kCompute;
-    if (!blocked || limits_.upstream) candidates.push_back({rank, l, key, blocked});
+    if (!blocked || options_.upstream) candidates.push_back({rank, l, key, blocked});
     // What is blocked counts all the same.
     Rank& best = best_of_key_[Index(key)];
     int32_t& seen = best_seen_[Index(key)];
@@ -81,7 +81,7 @@ void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidat
     seen = round_;
     if (--left_to_find <= 0) break;
   }
-  if (!limits_.upstream || MayRunShort(candidates)) return;
+  if (!options_.upstream || MayRunShort(candidates)) return;
   candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
                                   [](const Candidate& c) { return c.blocked; }),
                    candidates.end());
@@ -98,7 +98,7 @@ void OverlapScheduler::SortCandidates(std::vector<Candidate>& candidates) {
 void OverlapScheduler::TryCandidate(int32_t l, Position now, Window& window) {
   if (window.left(launch(l).group) <= 0 || scheduled(launch(l).start)) return;
   if (OverMemory(l)) return;
-  if (limits_.upstream) {
+  if (options_.upstream) {
     if (!MakeRoom(l, now) || FindPath(l, now) != Path::kOpen) return;
   } else {
     // What cannot start makes no room.
@@ -118,11 +118,11 @@ bool OverlapScheduler::OverMemory(int32_t l) const {
 bool OverlapScheduler::MakeRoom(int32_t l, Position now) {
   const int64_t bytes = launch(l).bytes;
   bool asked = false;
-  while (limits_.max_in_flight_bytes - in_flight_bytes_ < bytes) {
+  while (options_.max_in_flight_bytes - in_flight_bytes_ < bytes) {
     if (flying_count_ == 0) return false;
     const int32_t oldest = Oldest();
     if (result_.exposed_ps[Index(oldest)] > 0 || HiddenBy(oldest, now)) return false;
-    if (limits_.upstream && !asked && Needs(l, now)) return false;
+    if (options_.upstream && !asked && Needs(l, now)) return false;
     asked = true;
     Complete(oldest);
   }
@@ -153,7 +153,7 @@ bool OverlapScheduler::WaitBlocks(int32_t l, Position now) const {
     return result_.exposed_ps[Index(other)] > 0 || HiddenBy(other, now);
   };
   if (ends(l)) return true;
-  if (limits_.upstream) return false;
+  if (options_.upstream) return false;
   for (const int32_t other : in_flight_[Index(launch(l).group)].all) {
     if (other == l) break;
     if (flying(other) && ends(other)) return true;

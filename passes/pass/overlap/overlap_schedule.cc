@@ -153,13 +153,9 @@ class ScheduleOverlap : public Pass {
 
   static Best Search(const PassContext& context, const OverlapGraph& graph, const StorageUses& uses,
                      const MemoryBaseline& baseline, int64_t increase, const Plan& before) {
+    const PlanOptions& options = context.options;
     Limits limits;
-    limits.upstream = context.options.upstream;
-    limits.prioritize_bucketing = context.options.prioritize_bucketing;
-    limits.max_compute_prefetch = context.options.max_compute_prefetch;
-    limits.max_collective_distance = context.options.max_collective_distance;
-    limits.max_in_flight_bytes = context.options.max_in_flight_bytes;
-    limits.max_off_path_bytes = context.options.max_off_path_bytes;
+    limits.max_off_path_bytes = options.max_off_path_bytes;
     const int64_t limit = MemoryLimit(context);
     // Only the order differs.
     Plan plan;
@@ -167,21 +163,21 @@ class ScheduleOverlap : public Pass {
     Best best;
     for (int run = 1;; ++run) {
       limits.allowed_bytes = Above(baseline.peak, increase);
-      Schedule schedule = overlap::OverlapScheduler(graph, uses, baseline, limits).Run();
+      Schedule schedule = overlap::OverlapScheduler(graph, uses, baseline, options, limits).Run();
       // torch's bucketer measures distances in the schedule, inputs counted.
-      plan.order = StepsOf(graph, schedule, before.order,
-                           limits.upstream && context.options.overlap_bucketing);
+      plan.order =
+          StepsOf(graph, schedule, before.order, options.upstream && options.overlap_bucketing);
       const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
       if (peak < best.peak) {
         best = {std::move(schedule), limits, plan.order, peak, run};
       }
-      if (peak <= limit || limits.upstream || !limits.prefetch) break;
+      if (peak <= limit || options.upstream || !limits.prefetch) break;
       increase = Tighter(increase, limit - context.program_order.peak_bytes, peak - limit);
       limits.max_off_path_bytes /= 4;
       limits.prefetch = run < kMaxTighterRuns;
       if (!limits.prefetch) limits.max_off_path_bytes = 0;
     }
-    if (best.peak <= limit || limits.upstream) return best;
+    if (best.peak <= limit || options.upstream) return best;
     plan.order = before.order;
     const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
     if (peak < best.peak) best = {Unmoved(graph), limits, before.order, peak, best.runs + 1};

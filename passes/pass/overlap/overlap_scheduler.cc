@@ -48,12 +48,14 @@ int64_t OverlapScheduler::Window::least() const {
 }
 
 OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses& uses,
-                                   const MemoryBaseline& baseline, const Limits& limits)
+                                   const MemoryBaseline& baseline, const PlanOptions& options,
+                                   const Limits& limits)
     : steps_(steps),
+      options_(options),
       limits_(limits),
       memory_(uses),
-      budget_(baseline, limits.allowed_bytes, limits.max_in_flight_bytes),
-      ready_(steps, limits.upstream),
+      budget_(baseline, limits.allowed_bytes, options.max_in_flight_bytes),
+      ready_(steps, options.upstream),
       missing_(Index(steps.size())),
       scheduled_(Index(steps.size()), false),
       flying_(steps.launches().size(), false),
@@ -62,8 +64,8 @@ OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses&
       mates_(Index(steps.key_count()), 0),
       near_(static_cast<int32_t>(steps.launches().size())),
       seen_(Index(steps.size()), 0),
-      search_steps_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) * steps.size()),
-      search_edges_left_((limits.upstream ? kUpstreamSearchSteps : kSearchSteps) *
+      search_steps_left_((options.upstream ? kUpstreamSearchSteps : kSearchSteps) * steps.size()),
+      search_edges_left_((options.upstream ? kUpstreamSearchSteps : kSearchSteps) *
                          (steps.size() + steps.edges())),
       looks_left_(kLooks * steps.size()),
       best_of_key_(Index(steps.key_count())),
@@ -85,7 +87,7 @@ OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses&
     if (first_use == kNever) rank = steps.feeds_reduce_scatter(launch.start) ? 1 : 3;
     urgency_.push_back(rank << 32 | static_cast<uint32_t>(first_use));
     if (!launch.moves) continue;
-    if (steps.off_path(launch.start) || first_use <= limits.max_compute_prefetch) {
+    if (steps.off_path(launch.start) || first_use <= options.max_compute_prefetch) {
       near_.Insert(l);
       if (!near_of_group_.empty()) near_of_group_[Index(launch.group)].Insert(l);
     } else {
@@ -103,7 +105,7 @@ Schedule OverlapScheduler::Run() && {
     if (missing_[Index(v)] == 0) Push(v);
   }
   while (!ready_.on_path_empty() || !ready_.off_path_empty()) {
-    if (flying_count_ > 0 && in_flight_bytes_ >= limits_.max_in_flight_bytes) {
+    if (flying_count_ > 0 && in_flight_bytes_ >= options_.max_in_flight_bytes) {
       CompleteOldest();
       continue;
     }
@@ -117,7 +119,7 @@ Schedule OverlapScheduler::Run() && {
 
 std::vector<Position> OverlapScheduler::TakeNext() {
   while (!ready_.on_path_empty() && scheduled(ready_.on_path_head())) ready_.PopOnPath();
-  if (!limits_.upstream) {
+  if (!options_.upstream) {
     while (!ready_.off_path_empty() && scheduled(ready_.off_path_head())) ready_.PopOffPath();
   }
   if (ready_.off_path_empty() || !TakeOffPath(ready_.off_path_head())) {
@@ -137,7 +139,7 @@ std::vector<Position> OverlapScheduler::TakeNext() {
 }
 
 int32_t OverlapScheduler::Distance() const {
-  const int32_t most = limits_.max_collective_distance;
+  const int32_t most = options_.max_collective_distance;
   return looks_left_ < 0 ? std::min(most, kFewLooks) : most;
 }
 
@@ -174,7 +176,7 @@ void OverlapScheduler::Handle(Position v) {
   }
   if (!steps_.off_path(v)) {
     last_on_path_ = std::max(last_on_path_, v);
-  } else if (limits_.upstream && steps_.kind(v) == StepKind::kStart) {
+  } else if (options_.upstream && steps_.kind(v) == StepKind::kStart) {
     ready_.Started(l);
   }
 }
@@ -214,7 +216,7 @@ void OverlapScheduler::Start(int32_t l) {
   }
   near_.Erase(l);
   if (!near_of_group_.empty()) near_of_group_[Index(started.group)].Erase(l);
-  if (!limits_.upstream && steps_.off_path(started.start)) ready_.Started(l);
+  if (!options_.upstream && steps_.off_path(started.start)) ready_.Started(l);
   ScheduleStep(started.start);
 }
 
@@ -267,7 +269,7 @@ void OverlapScheduler::RunOther(Position v) {
 void OverlapScheduler::NextCompute() {
   budget_.Advance();
   ++next_compute_;
-  const int64_t first_use = int64_t{next_compute_} + limits_.max_compute_prefetch;
+  const int64_t first_use = int64_t{next_compute_} + options_.max_compute_prefetch;
   if (first_use >= steps_.compute_count()) return;
   const auto at = static_cast<int32_t>(first_use);
   for (const int32_t l : comes_.of(at)) {
@@ -302,7 +304,7 @@ void OverlapScheduler::Hide(int32_t l, Position by, Window& window) {
   window.Take(group, hidden);
   result_.hidden_by[Index(l)].push_back(by);
   // Nothing is gained by waiting later any more: its place in the queue says so from now on.
-  const bool refresh = !limits_.upstream && exposed == 0 && hidden > 0;
+  const bool refresh = !options_.upstream && exposed == 0 && hidden > 0;
   if (refresh && flying(l) && !steps_.off_path(launch(l).wait)) Push(launch(l).wait);
 }
 

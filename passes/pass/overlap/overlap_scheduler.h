@@ -19,14 +19,10 @@
 
 namespace bucketd::overlap {
 
+// What changes from run to run, beside the options.
 struct Limits {
-  bool upstream = false;
   bool prefetch = true;
-  bool prioritize_bucketing = true;
-  int32_t max_compute_prefetch = 0;
-  int32_t max_collective_distance = 0;
   int64_t allowed_bytes = 0;  // by the tracker; PrefetchBudget::kUnlimited
-  int64_t max_in_flight_bytes = 0;
   int64_t max_off_path_bytes = 0;
 };
 
@@ -42,7 +38,8 @@ class OverlapScheduler {
  public:
   // The arguments outlive it.
   OverlapScheduler(const OverlapGraph& steps, const StorageUses& uses,
-                   const MemoryBaseline& baseline, const Limits& limits);
+                   const MemoryBaseline& baseline, const PlanOptions& options,
+                   const Limits& limits);
 
   // Once. Every step is scheduled, in a legal order. O(nodes log nodes + edges + windows *
   // (max_collective_distance + launches / 4096)), where a window is a step that takes time; looking
@@ -126,6 +123,7 @@ class OverlapScheduler {
   int32_t OnlyGroup(const Window& window) const;
 
   const OverlapGraph& steps_;
+  const PlanOptions& options_;
   const Limits limits_;
   MemoryTracker memory_;
   PrefetchBudget budget_;
