@@ -52,4 +52,11 @@ int32_t ItemGraph::item(const Step& step) const {
   return step.kind == Step::Kind::kStart ? start_item(step.id) : wait_item(step.id);
 }
 
+std::vector<Step> ItemGraph::steps(absl::Span<const int32_t> items) const {
+  std::vector<Step> steps;
+  steps.reserve(items.size());
+  for (const int32_t item : items) steps.push_back(step(item));
+  return steps;
+}
+
 }  // namespace bucketd

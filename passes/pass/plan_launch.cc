@@ -41,6 +41,11 @@ PlanLaunch LaunchOf(const Graph& graph, const Costs& costs, const Plan& plan, Bu
   return launch;
 }
 
+NodeId FirstStart(const Graph& graph, const Plan& plan, const Launch& launch) {
+  return launch.bucket >= 0 ? plan.buckets[Index(launch.bucket)].members[0]
+                            : graph.collective(launch.collective).start;
+}
+
 std::vector<NodeId> MembersOf(const Graph& graph, const Plan& plan, const PlanLaunch& launch) {
   if (launch.bucket >= 0) return plan.buckets[Index(launch.bucket)].members;
   return {graph.collective(launch.collective).start};

@@ -8,6 +8,7 @@
 
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
+#include "passes/pass/pass.h"
 #include "passes/plan/plan.h"
 
 namespace bucketd {
@@ -28,6 +29,9 @@ struct PlanLaunch {
 // `collective` counts if bucket < 0.
 PlanLaunch LaunchOf(const Graph& graph, const Costs& costs, const Plan& plan, BucketId bucket,
                     CollectiveId collective);
+
+// The start of a bucket's first collective, or of the one.
+NodeId FirstStart(const Graph& graph, const Plan& plan, const Launch& launch);
 
 // The starts of a bucket's collectives, or of the one.
 std::vector<NodeId> MembersOf(const Graph& graph, const Plan& plan, const PlanLaunch& launch);

@@ -334,7 +334,7 @@ void Scheduler::PlaceChainedWaits(absl::Span<const int32_t> distances,
 std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
   std::vector<int64_t> keys(Index(items_.size()));
   for (NodeId n = 0; n < graph_.size(); ++n) keys[Index(n)] = Key(n, kAt);
-  keys[Index(graph_.output_node())] = kLast;
+  keys[Index(items_.output())] = kLast;
   std::vector<bool> urgent(Index(items_.size()));
   for (size_t i = 0; i < places_.size(); ++i) {
     const Place& place = places_[i];
@@ -360,10 +360,7 @@ std::vector<Step> Scheduler::Order(absl::Span<const int32_t> distances) const {
     }
   }
   PlaceChainedWaits(distances, keys);
-  std::vector<Step> order;
-  order.reserve(topological_.size());
-  for (const int32_t item : SortByKey(items_, keys)) order.push_back(items_.step(item));
-  return order;
+  return items_.steps(SortByKey(items_, keys));
 }
 
 std::vector<Scheduler::Window> Scheduler::Windows(absl::Span<const Step> order,

@@ -27,10 +27,12 @@ class ItemGraph {
   ItemGraph(const Graph& graph, const Constraints& constraints, absl::Span<const Bucket> buckets);
 
   int32_t size() const { return static_cast<int32_t>(exists_.size()); }
+  int32_t output() const { return nodes_ - 1; }
   int32_t start_item(BucketId b) const { return nodes_ + 2 * b; }
   int32_t wait_item(BucketId b) const { return nodes_ + 2 * b + 1; }
   Step step(int32_t item) const;
   int32_t item(const Step& step) const;
+  std::vector<Step> steps(absl::Span<const int32_t> items) const;
   // Where a node stands: itself, or its bucket's start or wait.
   int32_t item_of(NodeId n) const { return item_of_[static_cast<size_t>(n)]; }
   bool exists(int32_t item) const { return exists_[static_cast<size_t>(item)]; }

@@ -106,27 +106,22 @@ class Sort {
 std::optional<std::vector<int32_t>> StableTopologicalSort(
     absl::Span<const int32_t> list, int32_t id_count,
     absl::FunctionRef<absl::Span<const int32_t>(int32_t)> before, absl::Span<const ExtraDep> extra,
-    absl::Span<const int32_t> last) {
-  std::vector<bool> is_last(Index(id_count), false);
-  for (const int32_t id : last) is_last[Index(id)] = true;
+    int32_t last) {
   Sort sort(Collect(list, id_count, before, extra), id_count);
   sort.order.reserve(list.size());
   for (const int32_t id : list) {
-    if (!is_last[Index(id)]) sort.Take(id);
+    if (id != last) sort.Take(id);
   }
-  for (const int32_t id : list) {
-    if (is_last[Index(id)]) sort.Take(id);
-  }
+  if (last >= 0) sort.Take(last);
   if (sort.order.size() != list.size()) return std::nullopt;
   return std::move(sort.order);
 }
 
 std::optional<std::vector<int32_t>> StableTopologicalSort(absl::Span<const int32_t> list,
                                                           const ItemGraph& items,
-                                                          absl::Span<const ExtraDep> extra,
-                                                          absl::Span<const int32_t> last) {
+                                                          absl::Span<const ExtraDep> extra) {
   return StableTopologicalSort(
-      list, items.size(), [&](int32_t item) { return items.before(item); }, extra, last);
+      list, items.size(), [&](int32_t item) { return items.before(item); }, extra, items.output());
 }
 
 }  // namespace bucketd

@@ -21,20 +21,19 @@ struct ExtraDep {
 // The ids of `list`, in its order as far as dependencies allow: an id that comes too early is taken
 // up right after the last of its dependencies that was missing then, before the list goes on; those
 // that wait for the same one keep their order. An id depends on before(id), then on its extra
-// deps in the order given; what comes twice counts where it comes first. The ids of `last` stand
-// at the end whatever their place in `list`; nothing depends on them.
+// deps in the order given; what comes twice counts where it comes first. `last` stands at the end
+// whatever its place in `list`; nothing depends on it.
 //
 // nullopt if there is a cycle. REQUIRES: list holds each of its ids once, and every dependency; ids
 // are below id_count. O(id_count + list + dependencies). Deterministic.
 std::optional<std::vector<int32_t>> StableTopologicalSort(
     absl::Span<const int32_t> list, int32_t id_count,
-    absl::FunctionRef<absl::Span<const int32_t>(int32_t)> before,
-    absl::Span<const ExtraDep> extra = {}, absl::Span<const int32_t> last = {});
+    absl::FunctionRef<absl::Span<const int32_t>(int32_t)> before, absl::Span<const ExtraDep> extra,
+    int32_t last);
 
-// The items of a graph with buckets, as above.
+// The items of a graph with buckets, as above; the output is the last.
 std::optional<std::vector<int32_t>> StableTopologicalSort(absl::Span<const int32_t> list,
                                                           const ItemGraph& items,
-                                                          absl::Span<const ExtraDep> extra = {},
-                                                          absl::Span<const int32_t> last = {});
+                                                          absl::Span<const ExtraDep> extra = {});
 
 }  // namespace bucketd

@@ -12,8 +12,7 @@ namespace {
 using Edges = std::vector<std::vector<int32_t>>;
 
 std::vector<int32_t> Sorted(const std::vector<int32_t>& list, const Edges& before,
-                            const std::vector<ExtraDep>& extra = {},
-                            const std::vector<int32_t>& last = {}) {
+                            const std::vector<ExtraDep>& extra = {}, int32_t last = -1) {
   const auto sorted = StableTopologicalSort(
       list, static_cast<int32_t>(before.size()),
       [&](int32_t id) { return absl::MakeConstSpan(before[static_cast<size_t>(id)]); }, extra,
@@ -42,7 +41,7 @@ TEST(StableSort, ADependencyCountsWhereItComesFirst) {
 
 TEST(StableSort, ExtraDependenciesComeLastAndOutputsStayLast) {
   EXPECT_EQ(Sorted({0, 1, 2, 3}, {{1}, {}, {}, {}}, {{3, 0}}), (std::vector<int32_t>{1, 2, 3, 0}));
-  EXPECT_EQ(Sorted({0, 1, 2}, {{}, {}, {}}, {}, {0}), (std::vector<int32_t>{1, 2, 0}));
+  EXPECT_EQ(Sorted({0, 1, 2}, {{}, {}, {}}, {}, 0), (std::vector<int32_t>{1, 2, 0}));
 }
 
 TEST(StableSort, ACycleHasNoOrder) {

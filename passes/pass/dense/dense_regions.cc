@@ -17,6 +17,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/passes.h"
+#include "passes/pass/plan_launch.h"
 #include "passes/pass/schedule.h"
 #include "passes/pass/stable_sort.h"
 #include "passes/pass/tags.h"
@@ -97,19 +98,11 @@ class Mover {
   using Positions = std::vector<int32_t>;
 
   bool IsNode(int32_t item) const { return item < graph_.size(); }
-  int32_t StartItem(const Launch& launch) const {
-    return launch.bucket >= 0 ? items_.start_item(launch.bucket)
-                              : graph_.collective(launch.collective).start;
-  }
+  NodeId StartNode(const Launch& launch) const { return FirstStart(graph_, plan_, launch); }
+  int32_t StartItem(const Launch& launch) const { return items_.item_of(StartNode(launch)); }
   int32_t WaitItem(const Launch& launch) const {
-    return launch.bucket >= 0 ? items_.wait_item(launch.bucket)
-                              : graph_.collective(launch.collective).wait;
+    return items_.item_of(graph_.collective(graph_.collective_of(StartNode(launch))).wait);
   }
-  NodeId StartNode(const Launch& launch) const {
-    return launch.bucket >= 0 ? plan_.buckets[Index(launch.bucket)].members[0]
-                              : graph_.collective(launch.collective).start;
-  }
-  bool IsOutput(int32_t item) const { return item == graph_.output_node(); }
 
   // Changes the form of what it gets, or waits for it.
   bool IsPassive(int32_t item) const {
@@ -184,7 +177,7 @@ class Mover {
     for (size_t i = order_.size(); i-- > 0;) {
       bool sinks = reduced_[Index(order_[i])];
       for (const int32_t x : items_.after(order_[i])) {
-        sinks = sinks && (sinks_[Index(x)] || IsOutput(x));
+        sinks = sinks && (sinks_[Index(x)] || x == items_.output());
       }
       sinks_[Index(order_[i])] = sinks;
     }
@@ -340,15 +333,12 @@ class Mover {
       for (; next != placed.end() && Index(next->first) == i; ++next) list.push_back(next->second);
       const int32_t item = order_[i];
       if (moved[Index(item)]) continue;
-      (IsOutput(item) || (sink && sinks_[Index(item)]) ? tail : list).push_back(item);
+      (sink && sinks_[Index(item)] ? tail : list).push_back(item);
     }
     list.insert(list.end(), tail.begin(), tail.end());
     const std::optional<std::vector<int32_t>> sorted = StableTopologicalSort(list, items_);
     if (!sorted) return absl::InternalError("dense regions: the buckets admit no order");
-    std::vector<Step> order;
-    order.reserve(sorted->size());
-    for (const int32_t item : *sorted) order.push_back(items_.step(item));
-    return order;
+    return items_.steps(*sorted);
   }
 
   const PassContext& context_;

@@ -104,9 +104,8 @@ class Writer {
       const Edge mapped = {now_[Index(edge.before)], now_[Index(edge.after)]};
       if (mapped.before != mapped.after) kept.push_back(mapped);
     }
-    const int32_t output = graph_.output_node();
     ASSIGN_OR_RETURN(const std::vector<int32_t> order,
-                     relations.Order(items, ids, std::move(kept), absl::MakeConstSpan(&output, 1)));
+                     relations.Order(items, ids, std::move(kept)));
     Number(items, order);
     MapOverlap();
     return std::move(out_);

@@ -23,9 +23,8 @@ std::vector<Edge> HidingEdges(const Model& model) {
 
 absl::StatusOr<std::vector<int32_t>> Relations::Order(const ItemGraph& items,
                                                       const std::vector<int32_t>& ids,
-                                                      std::vector<Edge> edges,
-                                                      absl::Span<const int32_t> last) const {
-  std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges, last);
+                                                      std::vector<Edge> edges) const {
+  std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges);
   if (order.has_value()) return *std::move(order);
   return absl::InternalError("the buckets and what hides them admit no order");
 }

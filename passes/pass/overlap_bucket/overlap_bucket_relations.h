@@ -35,12 +35,11 @@ class Relations {
   // merged launches stand for their buckets.
   virtual std::vector<Edge> Edges() const = 0;
 
-  // A stable sort of `ids` by the graph's edges and `edges`, with `last` at the end. INTERNAL if
-  // there is none: these relations let through what they may not.
+  // A stable sort of `ids` by the graph's edges and `edges`. INTERNAL if there is none: these
+  // relations let through what they may not.
   virtual absl::StatusOr<std::vector<int32_t>> Order(const ItemGraph& items,
                                                      const std::vector<int32_t>& ids,
-                                                     std::vector<Edge> edges,
-                                                     absl::Span<const int32_t> last) const;
+                                                     std::vector<Edge> edges) const;
 };
 
 // Data edges, start -> hiding node -> wait of what is hidden altogether, and the timelines, with

@@ -14,6 +14,7 @@
 #include "passes/pass/entries.h"
 #include "passes/pass/fit_memory.h"
 #include "passes/pass/passes.h"
+#include "passes/pass/plan_launch.h"
 #include "passes/pass/schedule.h"
 #include "passes/sim/simulator.h"
 
@@ -200,9 +201,7 @@ class Prefetch : public Pass {
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (distances[i] == wanted[i] || scheduler.IsAtTheFront(i, wanted[i])) continue;
       const Launch& launch = context.launches[i];
-      reduced.nodes.push_back(launch.bucket >= 0
-                                  ? plan.buckets[Index(launch.bucket)].members[0]
-                                  : context.graph.collective(launch.collective).start);
+      reduced.nodes.push_back(FirstStart(context.graph, plan, launch));
       if (lines.size() == kMaxListed) continue;
       lines.push_back(absl::StrCat(context.units[Index(launch.unit)].name, " ",
                                    Name(launch.direction), " ", Name(launch.kind), " ", wanted[i],

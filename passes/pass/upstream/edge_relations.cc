@@ -418,9 +418,8 @@ std::vector<Edge> EdgeRelations::Edges() const {
 
 absl::StatusOr<std::vector<int32_t>> EdgeRelations::Order(const ItemGraph& items,
                                                           const std::vector<int32_t>& ids,
-                                                          std::vector<Edge> edges,
-                                                          absl::Span<const int32_t> last) const {
-  std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges, last);
+                                                          std::vector<Edge> edges) const {
+  std::optional<std::vector<int32_t>> order = StableTopologicalSort(ids, items, edges);
   if (order.has_value()) return *std::move(order);
   const size_t removed = CycleRepair(items, edges).Run();
   if (removed > 0 && !model_.context.options.autofix_cycles) {
@@ -428,7 +427,7 @@ absl::StatusOr<std::vector<int32_t>> EdgeRelations::Order(const ItemGraph& items
         absl::StrCat("upstream: buckets that were each found legal make a cycle of ", removed,
                      " control edges together; autofix_cycles drops them"));
   }
-  order = StableTopologicalSort(ids, items, edges, last);
+  order = StableTopologicalSort(ids, items, edges);
   if (order.has_value()) return *std::move(order);
   return absl::FailedPreconditionError(
       "upstream: buckets that were each found legal depend on one another");

@@ -42,8 +42,7 @@ class EdgeRelations : public Relations {
   // and autofix_cycles is off. Quadratic in what lies on cycles.
   absl::StatusOr<std::vector<int32_t>> Order(const ItemGraph& items,
                                              const std::vector<int32_t>& ids,
-                                             std::vector<Edge> edges,
-                                             absl::Span<const int32_t> last) const override;
+                                             std::vector<Edge> edges) const override;
 
  private:
   struct Dep {

@@ -72,16 +72,13 @@ class TorchGreedy : public GreedyPolicy {
       list.push_back(items.start_item(behind[Index(step.id)]));
       list.push_back(items.wait_item(behind[Index(step.id)]));
     }
-    const int32_t output = graph_.output_node();
-    const std::optional<std::vector<int32_t>> sorted =
-        StableTopologicalSort(list, items, {}, absl::MakeConstSpan(&output, 1));
+    const std::optional<std::vector<int32_t>> sorted = StableTopologicalSort(list, items);
     if (!sorted.has_value()) {
       return absl::FailedPreconditionError(
           "buckets of different keys depend on one another, so no order exists; upstream does not "
           "look for that: plan without it");
     }
-    plan.order.clear();
-    for (const int32_t item : *sorted) plan.order.push_back(items.step(item));
+    plan.order = items.steps(*sorted);
     context.launches.clear();
     context.units.clear();
     return absl::OkStatus();
