@@ -1,6 +1,7 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_apply.h"
 
 #include <algorithm>
+#include <list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,67 +19,43 @@ namespace {
 // it.
 class StepList {
  public:
-  explicit StepList(const Model& model, size_t buckets)
-      : items_(model.items()),
-        next_(Index(items_) + 2 * buckets + 1, -1),
-        prev_(next_.size(), -1),
-        end_(static_cast<int32_t>(next_.size()) - 1) {
-    next_[Index(end_)] = prev_[Index(end_)] = end_;
+  explicit StepList(const Model& model) : model_(model), at_(Index(model.items())) {
     for (const bool inputs : {true, false}) {
       for (const int32_t item : model.order) {
         const Step step = model.items_of_plan.step(item);
         const bool input = model.upstream && step.kind == Step::Kind::kNode &&
                            model.context.graph.kind(step.id) == NodeKind::kPlaceholder;
-        if (input == inputs) InsertBefore(item, end_);
+        if (input == inputs) at_[Index(item)] = ids_.insert(ids_.end(), item);
       }
     }
   }
 
-  int32_t token(size_t bucket, bool wait) const {
-    return items_ + 2 * static_cast<int32_t>(bucket) + (wait ? 1 : 0);
-  }
-
-  void Merge(const Model& model, const FoundBucket& found, size_t bucket) {
+  // REQUIRES: buckets come one after the other, from the first.
+  void Merge(const FoundBucket& found) {
     std::vector<int32_t> starts;
-    for (const int32_t l : found.launches) starts.push_back(model.launches[Index(l)].start_item);
-    int32_t at = starts.front();
+    for (const int32_t l : found.launches) starts.push_back(model_.launches[Index(l)].start_item);
+    auto at = at_[Index(starts.front())];
     std::sort(starts.begin(), starts.end());
-    while (std::binary_search(starts.begin(), starts.end(), at)) at = next_[Index(at)];
-    InsertBefore(token(bucket, false), at);
-    InsertBefore(token(bucket, true), at);
+    while (std::binary_search(starts.begin(), starts.end(), *at)) ++at;  // its wait stops it
+    const auto start = ids_.insert(at, next_token_++);
+    ids_.insert(at, next_token_++);
     for (const int32_t l : found.launches) {
-      const LaunchInfo& launch = model.launches[Index(l)];
-      Remove(launch.start_item);
-      Remove(launch.wait_item);
-      if (!model.upstream) continue;
-      if (const NodeId cast = AbsorbedCast(model.context.graph, launch); cast != kNoNode) {
-        Remove(cast);
-        InsertBefore(cast, token(bucket, false));
-      }
+      const LaunchInfo& launch = model_.launches[Index(l)];
+      ids_.erase(at_[Index(launch.start_item)]);
+      ids_.erase(at_[Index(launch.wait_item)]);
+      if (!model_.upstream) continue;
+      const NodeId cast = AbsorbedCast(model_.context.graph, launch);
+      if (cast != kNoNode) ids_.splice(start, ids_, at_[Index(cast)]);
     }
   }
 
-  std::vector<int32_t> Ids() const {
-    std::vector<int32_t> ids;
-    for (int32_t at = next_[Index(end_)]; at != end_; at = next_[Index(at)]) ids.push_back(at);
-    return ids;
-  }
+  const std::list<int32_t>& ids() const { return ids_; }
 
  private:
-  void InsertBefore(int32_t id, int32_t at) {
-    const int32_t before = prev_[Index(at)];
-    next_[Index(before)] = prev_[Index(at)] = id;
-    prev_[Index(id)] = before;
-    next_[Index(id)] = at;
-  }
-  void Remove(int32_t id) {
-    next_[Index(prev_[Index(id)])] = next_[Index(id)];
-    prev_[Index(next_[Index(id)])] = prev_[Index(id)];
-  }
-
-  const int32_t items_;
-  std::vector<int32_t> next_, prev_;
-  const int32_t end_;
+  const Model& model_;
+  int32_t next_token_ = model_.items();
+  std::list<int32_t> ids_;
+  std::vector<std::list<int32_t>::iterator> at_;  // of an item
 };
 
 class Writer {
@@ -95,10 +72,10 @@ class Writer {
     MakeBuckets();
     const ItemGraph items(graph_, model_.context.constraints, out_.buckets);
     MapItems(items);
-    StepList list(model_, found_.size());
-    for (size_t f = 0; f < found_.size(); ++f) list.Merge(model_, found_[f], f);
-    std::vector<int32_t> ids = list.Ids();
-    for (int32_t& id : ids) id = now_[Index(id)];
+    StepList list(model_);
+    for (const FoundBucket& found : found_) list.Merge(found);
+    std::vector<int32_t> ids;
+    for (const int32_t id : list.ids()) ids.push_back(now_[Index(id)]);
     std::vector<Edge> kept;
     for (const Edge& edge : relations.Edges()) {
       const Edge mapped = {now_[Index(edge.before)], now_[Index(edge.after)]};
@@ -201,11 +178,8 @@ class Writer {
   LaunchOverlap OverlapOf(int32_t l) const {
     if (Index(l) < model_.context.overlap.size()) return model_.context.overlap[Index(l)];
     const LaunchInfo& launch = model_.launches[Index(l)];
-    return {launch.bucket,
-            launch.bucket < 0 ? launch.collective : -1,
-            launch.est_ps,
-            launch.exposed_ps,
-            {}};
+    const CollectiveId alone = launch.bucket < 0 ? launch.collective : -1;
+    return {launch.bucket, alone, launch.est_ps, launch.exposed_ps, {}};
   }
 
   LaunchOverlap Merged(size_t f, const std::vector<int32_t>& position) const {

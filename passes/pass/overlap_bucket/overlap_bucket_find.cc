@@ -37,34 +37,21 @@ class Finder {
         done_(model.launches.size()) {}
 
   Found Run() {
-    for (const GroupId group : model_.groups) {
-      if (model_.skipped[Index(group)]) continue;
-      // Keys by their first launch.
-      std::map<int32_t, size_t> at;
-      std::vector<std::vector<int32_t>> keys;
-      for (const int32_t l : LaunchesOf(group)) {
-        const auto [it, added] = at.emplace(Launch(l).key, keys.size());
-        if (added) keys.emplace_back();
-        keys[it->second].push_back(l);
-      }
-      for (std::vector<int32_t>& launches : keys) FindInKey(std::move(launches));
+    std::vector<size_t> rank(model_.context.graph.groups().size());
+    for (size_t g = 0; g < model_.groups.size(); ++g) rank[Index(model_.groups[g])] = g;
+    // Group by group; keys are numbered by their first launch.
+    std::map<std::pair<size_t, int32_t>, std::vector<int32_t>> by_key;
+    for (size_t l = 0; l < model_.launches.size(); ++l) {
+      const LaunchInfo& launch = model_.launches[l];
+      if (launch.key < 0 || model_.skipped[Index(launch.group)]) continue;
+      by_key[{rank[Index(launch.group)], launch.key}].push_back(static_cast<int32_t>(l));
     }
+    for (auto& [key, launches] : by_key) FindInKey(std::move(launches));
     return std::move(found_);
   }
 
  private:
   const LaunchInfo& Launch(int32_t l) const { return model_.launches[Index(l)]; }
-
-  const std::vector<int32_t>& LaunchesOf(GroupId group) {
-    if (of_group_.empty()) {
-      of_group_.resize(model_.context.graph.groups().size());
-      for (size_t l = 0; l < model_.launches.size(); ++l) {
-        if (model_.launches[l].key < 0) continue;
-        of_group_[Index(model_.launches[l].group)].push_back(static_cast<int32_t>(l));
-      }
-    }
-    return of_group_[Index(group)];
-  }
 
   void FindInKey(std::vector<int32_t> launches) {
     const bool exposed_first = model_.exposed_first[Index(Launch(launches.front()).group)];
@@ -162,7 +149,6 @@ class Finder {
   Relations& relations_;
   absl::Span<const int64_t> byte_limits_;
   Placement placement_;
-  std::vector<std::vector<int32_t>> of_group_;
   std::vector<bool> done_;
   Found found_;
 };

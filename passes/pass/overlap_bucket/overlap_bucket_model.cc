@@ -48,8 +48,8 @@ absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan) 
 
 absl::Status Model::AddLaunches(const Plan& plan) {
   const Graph& graph = context.graph;
-  // By collective, then by bucket: those that the schedule has listed already.
-  std::vector<bool> listed(graph.collectives().size() + plan.buckets.size());
+  // Those that the schedule has listed already.
+  std::vector<bool> listed_alone(graph.collectives().size()), listed_bucket(plan.buckets.size());
   const auto add = [&](BucketId bucket, CollectiveId collective) {
     LaunchInfo launch{LaunchOf(graph, context.costs, plan, bucket, collective)};
     const Collective& c = graph.collective(launch.collective);
@@ -59,7 +59,6 @@ absl::Status Model::AddLaunches(const Plan& plan) {
     launch.wait_position = position[Index(launch.wait_item)];
     launch.group = c.group;
     launch.exposed_ps = launch.est_ps;
-    listed[bucket < 0 ? Index(collective) : graph.collectives().size() + Index(bucket)] = true;
     launches.push_back(std::move(launch));
   };
   const auto alone = [&](CollectiveId c) {
@@ -68,25 +67,24 @@ absl::Status Model::AddLaunches(const Plan& plan) {
   };
   for (const LaunchOverlap& overlap : context.overlap) {
     const bool bucket = overlap.bucket >= 0;
-    const size_t known = bucket ? plan.buckets.size() : graph.collectives().size();
+    std::vector<bool>& listed = bucket ? listed_bucket : listed_alone;
     const int32_t id = bucket ? overlap.bucket : overlap.collective;
-    if (id < 0 || Index(id) >= known || (!bucket && !alone(id))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "overlap: ", bucket ? "bucket " : "collective ", id, " is no launch of this plan"));
-    }
-    if (listed[bucket ? graph.collectives().size() + Index(id) : Index(id)]) {
+    const bool known = id >= 0 && Index(id) < listed.size() && (bucket || alone(id));
+    if (!known || listed[Index(id)]) {
       return absl::InvalidArgumentError(
-          absl::StrCat("overlap: ", bucket ? "bucket " : "collective ", id, " is listed twice"));
+          absl::StrCat("overlap: ", bucket ? "bucket " : "collective ", id,
+                       known ? " is listed twice" : " is no launch of this plan"));
     }
+    listed[Index(id)] = true;
     add(overlap.bucket, overlap.collective);
   }
   for (const int32_t item : order) {
     const Step step = items_of_plan.step(item);
     if (step.kind == Step::Kind::kWait) {
-      if (!listed[graph.collectives().size() + Index(step.id)]) add(step.id, -1);
+      if (!listed_bucket[Index(step.id)]) add(step.id, -1);
     } else if (step.kind == Step::Kind::kNode && graph.kind(step.id) == NodeKind::kWait) {
       const CollectiveId c = graph.collective_of(step.id);
-      if (!listed[Index(c)]) add(-1, c);
+      if (!listed_alone[Index(c)]) add(-1, c);
     }
   }
   return absl::OkStatus();
