@@ -1,5 +1,6 @@
 #include "passes/plan/verify.h"
 
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,32 +46,33 @@ class Verifier {
   }
 
   absl::Status Run() {
-    using Invariant = void (Verifier::*)();
-    // Each list takes for granted what the ones before it hold.
-    static constexpr Invariant kMembers[] = {&Verifier::ModesAreKnown, &Verifier::CopiesAreKnown,
-                                             &Verifier::BucketsHaveTwoMembers,
-                                             &Verifier::MembersAreCollectivesWithAWait};
-    static constexpr Invariant kBuckets[] = {&Verifier::MembersAreInOneBucket};
-    static constexpr Invariant kSteps[] = {
-        &Verifier::KindsCanBeBucketed,   &Verifier::MembersAgree, &Verifier::LayoutsAreBackToBack,
-        &Verifier::StepsAreKnownAndOnce, &Verifier::NodesStand,   &Verifier::TokensStand};
-    static constexpr Invariant kOrder[] = {
-        &Verifier::WaitsFollowTheirStarts, &Verifier::ReadersOfMembersWait,
-        &Verifier::NodesFollowTheirInputs, &Verifier::OrderedOpsKeepTheirOrder};
-    RETURN_IF_ERROR(Hold(kMembers));
-    RETURN_IF_ERROR(Hold(kBuckets));
-    RETURN_IF_ERROR(Hold(kSteps));
+    // Each part takes for granted what the ones before it hold.
+    Hold({&Verifier::ModeIsKnown, &Verifier::CopiesAreKnown, &Verifier::HasTwoMembers,
+          &Verifier::MembersAreCollectivesWithAWait});
+    RETURN_IF_ERROR(Result());
+    Hold({&Verifier::MembersAreInOneBucket});
+    RETURN_IF_ERROR(Result());
+    Hold({&Verifier::KindCanBeBucketed, &Verifier::MembersAgree, &Verifier::LayoutIsBackToBack});
+    StepsAreKnownAndOnce();
+    NodesStand();
+    Hold({&Verifier::TokensStand});
+    RETURN_IF_ERROR(Result());
     PlaceMembers();
-    RETURN_IF_ERROR(Hold(kOrder));
+    Hold({&Verifier::WaitFollowsItsStart, &Verifier::ReadersOfMembersWait});
+    NodesFollowTheirInputs();
+    OrderedOpsKeepTheirOrder();
+    RETURN_IF_ERROR(Result());
     RETURN_IF_ERROR(internal::CheckInPlace(graph_, placement_, bad_));
     return Result();
   }
 
  private:
-  template <size_t n>
-  absl::Status Hold(void (Verifier::*const (&invariants)[n])()) {
-    for (const auto invariant : invariants) (this->*invariant)();
-    return Result();
+  using OfBucket = void (Verifier::*)(size_t k, const Bucket& bucket);
+
+  void Hold(std::initializer_list<OfBucket> invariants) {
+    for (const OfBucket invariant : invariants) {
+      for (size_t k = 0; k < plan_.buckets.size(); ++k) (this->*invariant)(k, plan_.buckets[k]);
+    }
   }
 
   absl::Status Result() const {
@@ -90,105 +92,84 @@ class Verifier {
     bad_.Add(absl::StrCat("order: ", parts...));
   }
 
-  template <typename F>
-  void ForBuckets(F f) {
-    for (size_t k = 0; k < plan_.buckets.size(); ++k) f(k, plan_.buckets[k]);
+  void ModeIsKnown(size_t k, const Bucket& bucket) {
+    if (bucket.mode != BucketMode::kPacked && bucket.mode != BucketMode::kGrouped) {
+      BadBucket(k, "its mode is neither packed nor grouped");
+    }
   }
 
-  void ModesAreKnown() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      if (bucket.mode != BucketMode::kPacked && bucket.mode != BucketMode::kGrouped) {
-        BadBucket(k, "its mode is neither packed nor grouped");
-      }
-    });
+  void CopiesAreKnown(size_t k, const Bucket& bucket) {
+    if (bucket.copies != CopyStream::kCompute && bucket.copies != CopyStream::kComm) {
+      BadBucket(k, "its copies are neither on compute nor on comm");
+    }
   }
 
-  void CopiesAreKnown() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      if (bucket.copies != CopyStream::kCompute && bucket.copies != CopyStream::kComm) {
-        BadBucket(k, "its copies are neither on compute nor on comm");
-      }
-    });
+  void HasTwoMembers(size_t k, const Bucket& bucket) {
+    if (bucket.members.size() < 2) {
+      BadBucket(k, "has ", bucket.members.size(), " members, needs two or more");
+    }
   }
 
-  void BucketsHaveTwoMembers() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      if (bucket.members.size() < 2) {
-        BadBucket(k, "has ", bucket.members.size(), " members, needs two or more");
+  void MembersAreCollectivesWithAWait(size_t k, const Bucket& bucket) {
+    for (const NodeId member : bucket.members) {
+      if (member < 0 || member >= graph_.size()) {
+        BadBucket(k, "there is no node ", member);
+      } else if (graph_.kind(member) != NodeKind::kCollective) {
+        BadBucket(k, graph_.Describe(member), " is not a collective");
+      } else if (CollectiveAt(member).wait == kNoNode) {
+        BadBucket(k, "nobody waits for ", graph_.Describe(member));
+      } else if (CollectiveAt(member).symbolic) {
+        BadBucket(k, graph_.Describe(member), " has a symbolic size");
       }
-    });
-  }
-
-  void MembersAreCollectivesWithAWait() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      for (const NodeId member : bucket.members) {
-        if (member < 0 || member >= graph_.size()) {
-          BadBucket(k, "there is no node ", member);
-        } else if (graph_.kind(member) != NodeKind::kCollective) {
-          BadBucket(k, graph_.Describe(member), " is not a collective");
-        } else if (CollectiveAt(member).wait == kNoNode) {
-          BadBucket(k, "nobody waits for ", graph_.Describe(member));
-        } else if (CollectiveAt(member).symbolic) {
-          BadBucket(k, graph_.Describe(member), " has a symbolic size");
-        }
-      }
-    });
+    }
   }
 
   // Finds out who is in which bucket on the way.
-  void MembersAreInOneBucket() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      const auto id = static_cast<BucketId>(k);
-      for (const NodeId member : bucket.members) {
-        BucketId& owner = placement_.bucket_of[Index(member)];
-        if (owner == id) {
-          BadBucket(k, graph_.Describe(member), " is a member twice");
-        } else if (owner >= 0) {
-          BadBucket(k, graph_.Describe(member), " is already in bucket ", owner);
-        }
-        owner = id;
-        placement_.bucket_of[Index(CollectiveAt(member).wait)] = id;
+  void MembersAreInOneBucket(size_t k, const Bucket& bucket) {
+    const auto id = static_cast<BucketId>(k);
+    for (const NodeId member : bucket.members) {
+      BucketId& owner = placement_.bucket_of[Index(member)];
+      if (owner == id) {
+        BadBucket(k, graph_.Describe(member), " is a member twice");
+      } else if (owner >= 0) {
+        BadBucket(k, graph_.Describe(member), " is already in bucket ", owner);
       }
-    });
+      owner = id;
+      placement_.bucket_of[Index(CollectiveAt(member).wait)] = id;
+    }
   }
 
-  void KindsCanBeBucketed() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      const Collective& first = CollectiveAt(bucket.members.front());
-      if (!Bucketable(first.kind)) {
-        BadBucket(k, graph_.Describe(first.start), " is of kind ", Name(first.kind),
-                  ", which cannot be bucketed");
-      }
-    });
+  void KindCanBeBucketed(size_t k, const Bucket& bucket) {
+    const Collective& first = CollectiveAt(bucket.members.front());
+    if (!Bucketable(first.kind)) {
+      BadBucket(k, graph_.Describe(first.start), " is of kind ", Name(first.kind),
+                ", which cannot be bucketed");
+    }
   }
 
-  void MembersAgree() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      const Collective& first = CollectiveAt(bucket.members.front());
-      for (const NodeId member : bucket.members) {
-        const absl::string_view what =
-            Difference(BucketKey::Of(CollectiveAt(member)), BucketKey::Of(first));
-        if (what.empty()) continue;
-        BadBucket(k, graph_.Describe(first.start), " and ", graph_.Describe(member), " differ in ",
-                  what);
-        return;
-      }
-    });
+  void MembersAgree(size_t k, const Bucket& bucket) {
+    const Collective& first = CollectiveAt(bucket.members.front());
+    for (const NodeId member : bucket.members) {
+      const absl::string_view what =
+          Difference(BucketKey::Of(CollectiveAt(member)), BucketKey::Of(first));
+      if (what.empty()) continue;
+      BadBucket(k, graph_.Describe(first.start), " and ", graph_.Describe(member), " differ in ",
+                what);
+      return;
+    }
   }
 
-  void LayoutsAreBackToBack() {
-    ForBuckets([&](size_t k, const Bucket& bucket) {
-      const bool has_offsets = !bucket.offsets.empty();
-      if (!has_offsets && bucket.slice_bytes == 0 && bucket.bytes == 0) return;
-      Bucket expected;
-      expected.members = bucket.members;
-      LayOut(graph_, expected);
-      if ((has_offsets && bucket.offsets != expected.offsets) ||
-          bucket.slice_bytes != expected.slice_bytes || bucket.bytes != expected.bytes) {
-        BadBucket(k, "offsets are not those of its members back to back (a slice of ",
-                  expected.slice_bytes, " bytes, ", expected.bytes, " in all)");
-      }
-    });
+  void LayoutIsBackToBack(size_t k, const Bucket& bucket) {
+    const bool has_offsets = !bucket.offsets.empty();
+    if (!has_offsets && bucket.slice_bytes == 0 && bucket.bytes == 0) return;
+    Bucket expected;
+    expected.members = bucket.members;
+    LayOut(graph_, expected);
+    if ((has_offsets && bucket.offsets != expected.offsets) ||
+        bucket.slice_bytes != expected.slice_bytes || bucket.bytes != expected.bytes) {
+      BadBucket(k, "offsets are not those of its members back to back (a slice of ",
+                expected.slice_bytes, " bytes, ", expected.bytes, " in all)");
+    }
   }
 
   // Finds out on the way where each one stands.
@@ -244,11 +225,9 @@ class Verifier {
     }
   }
 
-  void TokensStand() {
-    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
-      if (start_place_[k] == kNowhere) BadOrder("start:", k, " is missing");
-      if (wait_place_[k] == kNowhere) BadOrder("wait:", k, " is missing");
-    }
+  void TokensStand(size_t k, const Bucket&) {
+    if (start_place_[k] == kNowhere) BadOrder("start:", k, " is missing");
+    if (wait_place_[k] == kNowhere) BadOrder("wait:", k, " is missing");
   }
 
   void PlaceMembers() {
@@ -268,20 +247,16 @@ class Verifier {
     return placement_.bucket(n) >= 0 && graph_.kind(n) == NodeKind::kWait;
   }
 
-  void WaitsFollowTheirStarts() {
-    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
-      if (wait_place_[k] < start_place_[k]) BadOrder("wait:", k, " stands before start:", k);
-    }
+  void WaitFollowsItsStart(size_t k, const Bucket&) {
+    if (wait_place_[k] < start_place_[k]) BadOrder("wait:", k, " stands before start:", k);
   }
 
-  void ReadersOfMembersWait() {
-    for (size_t k = 0; k < plan_.buckets.size(); ++k) {
-      for (const NodeId member : plan_.buckets[k].members) {
-        for (const NodeId n : graph_.users(member)) {
-          if (IsWaitOfMember(n)) continue;
-          BadOrder(graph_.Describe(n), " reads ", graph_.Describe(member),
-                   ", which is inside bucket ", k, ", without waiting for it");
-        }
+  void ReadersOfMembersWait(size_t k, const Bucket& bucket) {
+    for (const NodeId member : bucket.members) {
+      for (const NodeId n : graph_.users(member)) {
+        if (IsWaitOfMember(n)) continue;
+        BadOrder(graph_.Describe(n), " reads ", graph_.Describe(member),
+                 ", which is inside bucket ", k, ", without waiting for it");
       }
     }
   }
