@@ -7,7 +7,7 @@
 
 #include "passes/pass/compute_run.h"
 #include "passes/pass/primary_group.h"
-#include "passes/pass/upstream/torch_traffic.h"
+#include "passes/pass/upstream/torch_greedy.h"
 #include "passes/planner.h"
 #include "tests/passes/greedy_test_util.h"
 

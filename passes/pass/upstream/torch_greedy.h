@@ -3,10 +3,26 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "passes/pass/greedy/greedy_policy.h"
 
 namespace bucketd::upstream {
+
+// What torch 2.13 takes for parameter traffic, by structure alone: it cannot tell a parameter from
+// a saved activation.
+struct Traffic {
+  // One a collective. Gathers: exactly one placeholder among all that they are computed from.
+  // Reduce-scatters: from the wait, which has a user, only nodes of one input follow.
+  std::vector<bool> gather, scatter;
+  std::vector<GroupId> groups;  // of such gathers, in order of the first one
+  int32_t group_size = 0;       // of the first one, whichever group is its; 0: none
+};
+
+// `primary_only`: as AutoParallel patches it, `groups` holds the most frequent one only, the first
+// on a tie; group_size stays that of the first gather of any. Gathers that write into a given
+// tensor come last, as in torch. O(nodes + edges).
+Traffic FindTraffic(const Graph& graph, bool primary_only);
 
 // All-gathers, then reduce-scatters, then all-reduces, whatever their direction; a bucket stands
 // behind its last member with its wait at once, and nothing moves it later. kAny: all-reduces of
