@@ -82,16 +82,10 @@ class StorageWalk {
 
   bool Written(NodeId n) const { return by_set_[Index(sets_.set(n))].is_written; }
 
-  NodeId Until(NodeId n) const {
-    if (graph_.kind(n) != NodeKind::kCollective) return n;
-    const NodeId wait = graph_.collective(graph_.collective_of(n)).wait;
-    return wait == kNoNode ? n : wait;
-  }
-
   // The later of a node's two ends that still stands before `after`.
   void Add(NodeId n, NodeId after) {
     if (n == after) return;
-    const NodeId until = Until(n);
+    const NodeId until = EndOfUse(graph_, n);
     if (until != after) out_.edges.push_back({until < after ? until : n, after});
   }
 
@@ -173,11 +167,7 @@ absl::StatusOr<Constraints> FindConstraints(const Graph& graph) {
             [](const Constraints::Edge& a, const Constraints::Edge& b) {
               return std::tie(a.after, a.before) < std::tie(b.after, b.before);
             });
-  out.edges.erase(std::unique(out.edges.begin(), out.edges.end(),
-                              [](const Constraints::Edge& a, const Constraints::Edge& b) {
-                                return a.after == b.after && a.before == b.before;
-                              }),
-                  out.edges.end());
+  out.edges.erase(std::unique(out.edges.begin(), out.edges.end()), out.edges.end());
   return out;
 }
 

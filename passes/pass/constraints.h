@@ -12,6 +12,7 @@ namespace bucketd {
 struct Constraints {
   struct Edge {
     NodeId before, after;  // before < after
+    friend bool operator==(const Edge&, const Edge&) = default;
   };
   // In-place ops keep their side of every other user of the storage; a collective uses its input
   // until its wait; random, effectful and host-synchronising ops stay in their order. Sorted by

@@ -51,13 +51,6 @@ class InPlaceCheck {
     }
   }
 
-  // A collective reads and writes until its wait.
-  NodeId Until(NodeId n) const {
-    if (graph_.kind(n) != NodeKind::kCollective) return n;
-    const NodeId wait = graph_.collective(graph_.collective_of(n)).wait;
-    return wait == kNoNode ? n : wait;
-  }
-
   int64_t Place(NodeId n) const { return n == kNoNode ? kNowhere : placement_.place(n); }
 
   void KeepLatest(NodeId& kept, NodeId n) const {
@@ -73,7 +66,7 @@ class InPlaceCheck {
   void CheckUses(NodeId n) {
     ForStorages(graph_.inputs(n), [&](size_t storage) {
       const NodeId wrote = written_[storage];
-      if (wrote != kNoNode && Place(n) < Place(Until(wrote))) Complain(wrote, n);
+      if (wrote != kNoNode && Place(n) < Place(EndOfUse(graph_, wrote))) Complain(wrote, n);
     });
   }
 
@@ -88,18 +81,15 @@ class InPlaceCheck {
   }
 
   void Record(NodeId n) {
-    if (Until(n) == n) {
-      ForStorages(graph_.inputs(n), [&](size_t storage) { KeepLatest(done_[storage], n); });
-    } else {
-      ForStorages(graph_.inputs(n), [&](size_t storage) { KeepLatest(begun_[storage], n); });
-    }
+    std::vector<NodeId>& users = EndOfUse(graph_, n) == n ? done_ : begun_;
+    ForStorages(graph_.inputs(n), [&](size_t storage) { KeepLatest(users[storage], n); });
     if (graph_.kind(n) == NodeKind::kWait) {
       const NodeId start = graph_.collective(graph_.collective_of(n)).start;
       ForStorages(graph_.inputs(start), [&](size_t storage) { KeepLatest(done_[storage], n); });
     }
     ForStorages(graph_.mutates(n), [&](size_t storage) {
       NodeId& kept = written_[storage];
-      if (kept == kNoNode || Place(Until(n)) > Place(Until(kept))) kept = n;
+      if (kept == kNoNode || Place(EndOfUse(graph_, n)) > Place(EndOfUse(graph_, kept))) kept = n;
     });
   }
 

@@ -21,6 +21,13 @@ inline bool MakesStorage(const Graph& graph, NodeId n) {
          (graph.alias_of(n).empty() || graph.kind(n) == NodeKind::kCollective);
 }
 
+// The node by which n is done with what it reads and writes: a collective's wait.
+inline NodeId EndOfUse(const Graph& graph, NodeId n) {
+  if (graph.kind(n) != NodeKind::kCollective) return n;
+  const NodeId wait = graph.collective(graph.collective_of(n)).wait;
+  return wait == kNoNode ? n : wait;
+}
+
 // Which storages nodes stand on, tensor by tensor, for those who count bytes. A set is one storage
 // or a union of earlier sets that is never written out, so a long chain of aliases costs its edges,
 // not their product. Ids are dense, parts before wholes.
