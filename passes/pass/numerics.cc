@@ -24,12 +24,6 @@ bool IsGradient(const Tags& tags, CollectiveId c) {
          (tags[c].tag == Tag::kDdpAllReduce || tags[c].tag == Tag::kHsdpAllReduce);
 }
 
-void Add(absl::string_view code, std::vector<NodeId> nodes, absl::string_view text, Plan& plan) {
-  if (nodes.empty()) return;
-  std::string said = absl::StrCat(nodes.size(), " ", text);
-  plan.diagnostics.push_back({std::string(code), std::move(said), std::move(nodes)});
-}
-
 }  // namespace
 
 // gloo adds a buffer chunk by chunk, each chunk along its own ring of ranks. A chunk is a rank's
@@ -107,19 +101,22 @@ void ReportSums(const PassContext& context, Plan& plan) {
     if (!ReducesWhole(graph.collective(c).kind) || AddsTwo(graph, c)) continue;
     merged.insert(merged.end(), bucket.members.begin(), bucket.members.end());
   }
-  Add("all-reduce-merged", std::move(merged),
+  AddDiagnostic(
+      "all-reduce-merged", std::move(merged),
       "all-reduces share buckets: their sums are those of the flat buffers, which are not the "
       "unplanned graph's and need not be eager DDP's (numerics exact keeps the unplanned graph's)",
-      plan);
-  Add("all-reduce-unmerged", std::move(reduced),
+      plan.diagnostics);
+  AddDiagnostic(
+      "all-reduce-unmerged", std::move(reduced),
       options.bucket_all_reduce
           ? "all-reduces of gradients stay alone: merging them changes sums (numerics eager_order "
             "allows it)"
           : "all-reduces of gradients stay alone: bucket_all_reduce is off",
-      plan);
-  Add("numerics-unmerged", std::move(scattered),
+      plan.diagnostics);
+  AddDiagnostic(
+      "numerics-unmerged", std::move(scattered),
       absl::StrCat("reduce-scatters stay alone: merging them can change sums on ", options.backend),
-      plan);
+      plan.diagnostics);
 }
 
 }  // namespace bucketd

@@ -1,5 +1,9 @@
 #include "passes/plan/plan.h"
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
 #include "passes/base/collectives.h"
 
 namespace bucketd {
@@ -14,6 +18,13 @@ int64_t SliceBytes(const Graph& graph, const Collective& c) {
 }
 
 }  // namespace
+
+void AddDiagnostic(absl::string_view code, std::vector<NodeId> nodes, absl::string_view text,
+                   std::vector<Diagnostic>& diagnostics) {
+  if (nodes.empty()) return;
+  std::string counted = absl::StrCat(nodes.size(), " ", text);
+  diagnostics.push_back({std::string(code), std::move(counted), std::move(nodes)});
+}
 
 Plan ProgramOrder(const Graph& graph) {
   Plan plan;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 #include "passes/base/digest.h"
 #include "passes/base/types.h"
 #include "passes/ir/graph.h"
@@ -45,6 +47,10 @@ struct Diagnostic {
   std::string code, text;
   std::vector<NodeId> nodes;
 };
+
+// Adds "N text", N nodes; nothing if there are none.
+void AddDiagnostic(absl::string_view code, std::vector<NodeId> nodes, absl::string_view text,
+                   std::vector<Diagnostic>& diagnostics);
 
 struct Plan {
   Digest graph_digest{};

@@ -183,26 +183,20 @@ class BucketUnits : public Pass {
 
   static void Report(const PassContext& context, const Depths& depths,
                      std::vector<Diagnostic>& diagnostics) {
-    Diagnostic pinned;
+    std::vector<NodeId> pinned;
     for (const Unit& unit : context.units) {
       for (const CollectiveId c : unit.collectives) {
         if (context.constraints.pinned[Index(c)]) {
-          pinned.nodes.push_back(context.graph.collective(c).start);
+          pinned.push_back(context.graph.collective(c).start);
         }
       }
     }
-    const auto add = [&](Diagnostic& diagnostic, absl::string_view code, absl::string_view text) {
-      if (diagnostic.nodes.empty()) return;
-      diagnostic.code = std::string(code);
-      diagnostic.text = absl::StrCat(diagnostic.nodes.size(), " ", text);
-      diagnostics.push_back(std::move(diagnostic));
-    };
-    add(pinned, "pinned-collective",
-        "parameter collectives stay alone: in-place ops write what they read or make");
-    Diagnostic dependent;
-    dependent.nodes = depths.refused();
-    add(dependent, "dependent-collective",
-        "parameter all-gathers stay alone: they depend on a gradient's reduction");
+    AddDiagnostic("pinned-collective", std::move(pinned),
+                  "parameter collectives stay alone: in-place ops write what they read or make",
+                  diagnostics);
+    AddDiagnostic("dependent-collective", depths.refused(),
+                  "parameter all-gathers stay alone: they depend on a gradient's reduction",
+                  diagnostics);
   }
 };
 
