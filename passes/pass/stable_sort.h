@@ -1,6 +1,7 @@
 // A topological sort that moves as little as it must.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,7 +16,7 @@ namespace bucketd {
 // `after` is to stand behind `before`, although it is not computed from it.
 struct ExtraDep {
   int32_t before = 0, after = 0;
-  friend bool operator==(const ExtraDep&, const ExtraDep&) = default;
+  friend auto operator<=>(const ExtraDep&, const ExtraDep&) = default;
 };
 
 // The ids of `list`, in its order as far as dependencies allow: an id that comes too early is taken

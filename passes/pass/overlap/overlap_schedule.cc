@@ -16,17 +16,8 @@
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
+namespace overlap {
 namespace {
-
-using overlap::LaunchSpan;
-using overlap::Limits;
-using overlap::MemoryBaseline;
-using overlap::OverlapGraph;
-using overlap::Position;
-using overlap::PrefetchBudget;
-using overlap::Schedule;
-using overlap::StepKind;
-using overlap::StorageUses;
 
 // Runs with less and less room before the scheduler gives up on a memory limit.
 constexpr int kMaxTighterRuns = 6;
@@ -163,7 +154,7 @@ class ScheduleOverlap : public Pass {
     Best best;
     for (int run = 1;; ++run) {
       limits.allowed_bytes = Above(baseline.peak, increase);
-      Schedule schedule = overlap::OverlapScheduler(graph, uses, baseline, options, limits).Run();
+      Schedule schedule = OverlapScheduler(graph, uses, baseline, options, limits).Run();
       // torch's bucketer measures distances in the schedule, inputs counted.
       plan.order =
           StepsOf(graph, schedule, before.order, options.upstream && options.overlap_bucketing);
@@ -233,7 +224,10 @@ class ScheduleOverlap : public Pass {
 };
 
 }  // namespace
+}  // namespace overlap
 
-std::unique_ptr<Pass> MakeScheduleOverlapPass() { return std::make_unique<ScheduleOverlap>(); }
+std::unique_ptr<Pass> MakeScheduleOverlapPass() {
+  return std::make_unique<overlap::ScheduleOverlap>();
+}
 
 }  // namespace bucketd

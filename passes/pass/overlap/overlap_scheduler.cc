@@ -106,7 +106,7 @@ Schedule OverlapScheduler::Run() && {
   }
   while (!ready_.on_path_empty() || !ready_.off_path_empty()) {
     if (flying_count_ > 0 && in_flight_bytes_ >= options_.max_in_flight_bytes) {
-      CompleteOldest();
+      Complete(Oldest());
       continue;
     }
     for (const Position v : TakeNext()) {

@@ -6,6 +6,7 @@
 // before it. Internal to the scheduler.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <utility>
@@ -73,11 +74,7 @@ class OverlapScheduler {
     uint64_t urgency = 0;  // class, then first compute node
     int64_t hides = 0;     // negative
     Position start = 0;
-    friend bool operator<(const Rank& a, const Rank& b) {
-      if (a.urgency != b.urgency) return a.urgency < b.urgency;
-      if (a.hides != b.hides) return a.hides < b.hides;
-      return a.start < b.start;
-    }
+    friend auto operator<=>(const Rank&, const Rank&) = default;
   };
   struct Candidate {
     Rank rank;
@@ -98,7 +95,6 @@ class OverlapScheduler {
   void ScheduleStep(Position v);
   void Start(int32_t l);
   void Complete(int32_t l);
-  void CompleteOldest() { Complete(Oldest()); }
   int32_t Oldest();
   void RunOther(Position v);
   void HideInFlight(Position by, Window& window);

@@ -39,9 +39,7 @@ Quotient::Quotient(const Model& model, GroupTimelines& timeline)
     circle_.push_back(item);
   }
   std::vector<Edge> edges = HidingEdges(model);
-  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
-    return a.before != b.before ? a.before < b.before : a.after < b.after;
-  });
+  std::sort(edges.begin(), edges.end());
   after_ = MakeCsr(model.items(), [&](auto add) {
     for (const Edge& edge : edges) add(edge.before, edge.after);
   });
