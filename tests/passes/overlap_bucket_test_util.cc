@@ -12,6 +12,7 @@
 #include "passes/base/index.h"
 #include "passes/modes/pass_registry.h"
 #include "passes/plan/verify.h"
+#include "passes/sim/simulator.h"
 #include "tests/passes/pass_test_util.h"
 
 namespace bucketd::testing {
@@ -128,6 +129,7 @@ absl::StatusOr<Bucketed> TryBucket(const Schedule& schedule, const PlanOptions& 
   Bucketed result;
   result.plan = ProgramOrder(*schedule.graph);
   PassContext context(*schedule.graph, *schedule.costs, options);
+  context.program_order = Simulate(*schedule.graph, result.plan, *schedule.costs).prediction;
   context.overlap = schedule.overlap;
   if (!buckets.empty()) {
     // Each stands where its first member stood; its other members and waits are there no longer.

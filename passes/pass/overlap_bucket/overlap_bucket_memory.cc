@@ -57,12 +57,6 @@ class Lifetimes {
 MemoryFit::MemoryFit(const Model& model, const Plan& plan)
     : model_(model), before_(plan), byte_limits_(model.launches.size(), kUnlimited) {}
 
-int64_t MemoryFit::Limit() {
-  const PassContext& context = model_.context;
-  return std::max(MemoryLimit(context),
-                  Simulate(context.graph, before_, context.costs).prediction.peak_bytes);
-}
-
 // Found buckets that are alive where memory may be above the limit; all of them if none is.
 std::vector<size_t> MemoryFit::Culprits(const Plan& plan, const std::vector<int64_t>& live,
                                         const Applied& applied) const {
@@ -91,7 +85,10 @@ bool MemoryFit::Shrink(const Found& found, const Applied& applied) {
   const Simulation simulation = Simulate(context.graph, plan, context.costs, true);
   const int64_t peak = simulation.prediction.peak_bytes;
   if (peak <= MemoryLimit(context)) return false;
-  if (limit_ < 0) limit_ = Limit();
+  if (limit_ < 0) {
+    limit_ = std::max(MemoryLimit(context),
+                      Simulate(context.graph, before_, context.costs).prediction.peak_bytes);
+  }
   if (peak <= limit_) return false;
   if (++round_ >= kRounds) {
     // Launches of no bytes still merge within 0; a round later, within -1, nothing does.

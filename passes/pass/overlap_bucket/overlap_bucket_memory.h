@@ -29,7 +29,6 @@ class MemoryFit {
  private:
   static constexpr int kRounds = 8;
 
-  int64_t Limit();
   std::vector<size_t> Culprits(const Plan& plan, const std::vector<int64_t>& live,
                                const Applied& applied) const;
 
