@@ -44,9 +44,7 @@ absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOpti
   RETURN_IF_ERROR(VerifyPlan(graph, plan));
   context.program_order = Simulate(graph, plan, costs).prediction;
   if (!graph.collectives().empty()) {
-    const ModeInfo* mode = FindMode(options.mode);
-    if (mode == nullptr) return absl::InternalError(absl::StrCat("no mode ", options.mode));
-    ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(mode->passes));
+    ASSIGN_OR_RETURN(const Pipeline pipeline, MakePipeline(FindMode(options.mode)->passes));
     RETURN_IF_ERROR(pipeline.Run(context, plan, after));
     ReportSums(context, plan);
   }

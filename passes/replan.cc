@@ -9,11 +9,6 @@
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
-namespace {
-
-constexpr int64_t kMillion = 1'000'000;
-
-}  // namespace
 
 absl::StatusOr<ReplanVerdict> JudgeReplan(const Graph& graph, const Plan& pinned, const Plan& fresh,
                                           const Costs& costs, int64_t threshold_ppm) {
@@ -25,6 +20,7 @@ absl::StatusOr<ReplanVerdict> JudgeReplan(const Graph& graph, const Plan& pinned
   ReplanVerdict verdict;
   verdict.pinned_ps = Simulate(graph, pinned, costs).prediction.total_ps;
   verdict.fresh_ps = Simulate(graph, fresh, costs).prediction.total_ps;
+  constexpr int64_t kMillion = 1'000'000;
   const Int128 gain = Int128{verdict.pinned_ps} - verdict.fresh_ps;
   if (verdict.pinned_ps > 0) {
     verdict.gain_ppm = static_cast<int64_t>(gain * kMillion / verdict.pinned_ps);

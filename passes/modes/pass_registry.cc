@@ -68,10 +68,12 @@ constexpr ModeInfo kModes[] = {
     {"none", "program order, untouched", {}},
 };
 
-const PassInfo* FindPass(absl::string_view name) {
+// nullptr if no row has this name.
+template <typename Table>
+const auto* FindIn(const Table& table, absl::string_view name) {
   const auto* const found =
-      absl::c_find_if(kPasses, [&](const PassInfo& p) { return p.name == name; });
-  return found == std::end(kPasses) ? nullptr : found;
+      absl::c_find_if(table, [&](const auto& row) { return row.name == name; });
+  return found == std::end(table) ? nullptr : found;
 }
 
 std::unique_ptr<Pass> MakeSearch() { return MakeSearchPass(ModesToStartFrom()); }
@@ -81,7 +83,7 @@ std::unique_ptr<Pass> MakeSearch() { return MakeSearchPass(ModesToStartFrom()); 
 absl::Span<const PassInfo> AllPasses() { return kPasses; }
 
 absl::StatusOr<std::unique_ptr<Pass>> MakePass(absl::string_view name) {
-  if (const PassInfo* const pass = FindPass(name)) return pass->make();
+  if (const PassInfo* const pass = FindIn(kPasses, name)) return pass->make();
   std::vector<absl::string_view> known;
   for (const PassInfo& pass : kPasses) known.push_back(pass.name);
   return absl::NotFoundError(
@@ -106,7 +108,7 @@ std::vector<OtherMode> ModesToStartFrom() {
     for (const absl::string_view name : mode.passes) {
       // Mode auto has run it for all. Payloads are ordered in each mode: where the links of a group
       // differ, the first member's decides what a bucket takes.
-      if (name != "tag-collectives") passes.push_back(FindPass(name)->make());
+      if (name != "tag-collectives") passes.push_back(FindIn(kPasses, name)->make());
     }
     others.push_back({mode.name, Pipeline(std::move(passes)), change});
   };
@@ -120,11 +122,6 @@ std::vector<OtherMode> ModesToStartFrom() {
   return others;
 }
 
-const ModeInfo* FindMode(absl::string_view name) {
-  for (const ModeInfo& mode : kModes) {
-    if (mode.name == name) return &mode;
-  }
-  return nullptr;
-}
+const ModeInfo* FindMode(absl::string_view name) { return FindIn(kModes, name); }
 
 }  // namespace bucketd

@@ -106,28 +106,23 @@ bool Scheduler::SortTopologically() {
 }
 
 Scheduler::Place Scheduler::PlaceOf(const Launch& launch, absl::Span<const Bucket> buckets) const {
-  Place place;
-  place.kind = launch.kind;
-  if (launch.bucket < 0) {
-    const Collective& collective = graph_.collective(launch.collective);
-    place.start_item = collective.start;
-    place.wait_item = collective.wait;
-    place.start_key = Key(collective.start, kAt);
-    place.wait_key = Key(collective.wait, kAt);
-    return place;
-  }
+  const bool alone = launch.bucket < 0;
+  std::vector<NodeId> members;
+  if (alone) members = {graph_.collective(launch.collective).start};
   NodeId first_start = graph_.size(), last_start = 0, first_wait = graph_.size();
-  for (const NodeId member : buckets[Index(launch.bucket)].members) {
+  for (const NodeId member : alone ? members : buckets[Index(launch.bucket)].members) {
     first_start = std::min(first_start, member);
     last_start = std::max(last_start, member);
     first_wait = std::min(first_wait, graph_.collective(graph_.collective_of(member)).wait);
   }
-  place.start_item = items_.start_item(launch.bucket);
-  place.wait_item = items_.wait_item(launch.bucket);
+  Place place;
+  place.kind = launch.kind;
+  place.start_item = items_.item_of(first_start);
+  place.wait_item = items_.item_of(first_wait);
   if (Gathers(launch.kind)) {
     place.start_key = Key(first_start, kAt);
     place.wait_key = Key(first_wait, kAt);
-    place.urgent = true;
+    place.urgent = !alone;
   } else {
     place.start_key = Key(last_start, kAt);
     place.wait_key = std::max(Key(last_start, kAfter), Key(first_wait, kAt));

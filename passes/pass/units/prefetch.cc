@@ -34,7 +34,9 @@ class Prefetch : public Pass {
     ASSIGN_OR_RETURN(const std::vector<int32_t> of_unit, OfUnits(context, plan.diagnostics));
     const int64_t limit = MemoryLimit(context);
     ASSIGN_OR_RETURN(Placed placed, Place(context, of_unit, limit, plan));
-    if (placed.figures.peak_bytes > limit && MaySplit(context)) {
+    // In eager order the buckets are eager's units, whatever memory they take.
+    const bool may_split = context.options.numerics != Numerics::kEagerOrder;
+    if (placed.figures.peak_bytes > limit && may_split) {
       const std::vector<Launch> launches = context.launches;
       Plan split = plan;
       if (SplitUntilItFits(context, limit, split)) {
@@ -76,11 +78,6 @@ class Prefetch : public Pass {
     placed.figures = Fit(context, scheduler, limit, distances, plan);
     placed.reduced = Reduced(context, scheduler, wanted, distances, plan);
     return placed;
-  }
-
-  // In eager order the buckets are eager's units, whatever memory they take.
-  static bool MaySplit(const PassContext& context) {
-    return context.options.numerics != Numerics::kEagerOrder;
   }
 
   // With nothing moved; whether memory is then within the limit.
