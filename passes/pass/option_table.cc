@@ -171,10 +171,8 @@ constexpr OptionInfo kOptions[] = {
     {"mode", "NAME", "how buckets are found", kEvery, true, Set<&O::mode>, Print<&O::mode>},
     {"numerics", "eager_order | exact | free",
      "sums of gradients: eager_order: added in eager's order of parameters, eager FSDP2's bits "
-     "where "
-     "each bucket is one of its units (transformer_block); exact: the unplanned graph's bits; "
-     "free: "
-     "any. The plan says whose bits then hold",
+     "where each bucket is one of its units (transformer_block); exact: the unplanned graph's "
+     "bits; free: any. The plan says whose bits then hold",
      kEvery, true, Set<&O::numerics>, Print<&O::numerics>},
     {"backend", "nccl | gloo", "whose order of summation is meant", kEvery, true, Set<&O::backend>,
      Print<&O::backend>},
@@ -209,8 +207,8 @@ constexpr OptionInfo kOptions[] = {
      kEvery, false, Set<&O::upstream>, Print<&O::upstream>},
     {"bucket_all_reduce", "on | off",
      "merge gradients' all-reduces, as eager DDP's reducer does; sums of more than two ranks are "
-     "then "
-     "neither its bits nor the unplanned graph's, which numerics exact keeps; off: they stay alone",
+     "then neither its bits nor the unplanned graph's, which numerics exact keeps; off: they stay "
+     "alone",
      kEvery, false, Set<&O::bucket_all_reduce>, Print<&O::bucket_all_reduce>},
     {"primary_group_only", "on | off", "merge only on the group with most parameter gathers",
      kGreedy, false, Set<&O::primary_group_only>, Print<&O::primary_group_only>},

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 
 #include "passes/pass/compute_run.h"
-#include "passes/pass/primary_group.h"
+#include "passes/pass/greedy/greedy_policy.h"
 #include "passes/pass/upstream/torch_greedy.h"
 #include "passes/planner.h"
 #include "tests/passes/greedy_test_util.h"

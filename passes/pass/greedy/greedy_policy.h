@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 
+#include "passes/base/index.h"
 #include "passes/pass/greedy/greedy.h"
 #include "passes/pass/pass.h"
 #include "passes/plan/plan.h"
@@ -39,6 +41,25 @@ class GreedyPolicy {
   // exists.
   virtual absl::Status Order(PassContext& context, const Plan& before, Plan& plan) const = 0;
 };
+
+// How often each group was met, and which came first.
+class GroupTally {
+ public:
+  explicit GroupTally(const Graph& graph) : count_(graph.groups().size()) {}
+  void Meet(GroupId group) {
+    if (count_[Index(group)]++ == 0) order_.push_back(group);
+  }
+  const std::vector<GroupId>& order() const { return order_; }
+  GroupId MostFrequent() const;  // the first on a tie; -1: none was met
+
+ private:
+  std::vector<int32_t> count_;
+  std::vector<GroupId> order_;
+};
+
+// The group with most tagged all-gathers; where there are none, with most tagged reduce-scatters
+// and all-reduces. The first in graph order on a tie, -1 if nothing is tagged. O(collectives).
+GroupId PrimaryGroup(const Graph& graph, const Tags& tags);
 
 using MakeGreedyPolicy = std::unique_ptr<GreedyPolicy> (*)(const PassContext&, GreedyTraffic);
 

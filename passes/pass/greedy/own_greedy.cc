@@ -4,7 +4,6 @@
 #include "passes/base/status_macros.h"
 #include "passes/cost/saturation.h"
 #include "passes/pass/greedy/greedy_policy.h"
-#include "passes/pass/primary_group.h"
 #include "passes/pass/schedule.h"
 
 namespace bucketd {
@@ -21,9 +20,7 @@ class OwnGreedy : public GreedyPolicy {
     return context_.tags[c].tag != Tag::kNone &&
            (primary_ < 0 || context_.graph.collective(c).group == primary_);
   }
-  Direction DirectionOf(CollectiveId c) const override {
-    return context_.directions[static_cast<size_t>(c)];
-  }
+  Direction DirectionOf(CollectiveId c) const override { return context_.directions[Index(c)]; }
   int32_t stages() const override { return 1; }
   int32_t StageOf(CollectiveId) const override { return 0; }
   int64_t AutoCap(CollectiveId c) const override { return AutoCapBytes(context_.costs, c); }
@@ -43,6 +40,25 @@ class OwnGreedy : public GreedyPolicy {
 };
 
 }  // namespace
+
+GroupId GroupTally::MostFrequent() const {
+  GroupId best = -1;
+  for (const GroupId group : order_) {
+    if (best < 0 || count_[Index(group)] > count_[Index(best)]) best = group;
+  }
+  return best;
+}
+
+GroupId PrimaryGroup(const Graph& graph, const Tags& tags) {
+  GroupTally gathers(graph), others(graph);
+  const auto collectives = static_cast<CollectiveId>(graph.collectives().size());
+  for (CollectiveId c = 0; c < collectives; ++c) {
+    const Tag tag = tags[c].tag;
+    if (tag == Tag::kNone) continue;
+    (tag == Tag::kFsdpAllGather ? gathers : others).Meet(graph.collective(c).group);
+  }
+  return gathers.order().empty() ? others.MostFrequent() : gathers.MostFrequent();
+}
 
 std::unique_ptr<GreedyPolicy> MakeOwnGreedyPolicy(const PassContext& context, GreedyTraffic) {
   return std::make_unique<OwnGreedy>(context);

@@ -13,7 +13,6 @@
 #include "passes/cost/saturation.h"
 #include "passes/ir/ops.h"
 #include "passes/pass/ancestry.h"
-#include "passes/pass/primary_group.h"
 #include "passes/pass/schedule.h"
 #include "passes/pass/stable_sort.h"
 
