@@ -26,7 +26,8 @@ struct ExtraDep {
 // whatever its place in `list`; nothing depends on it.
 //
 // nullopt if there is a cycle. REQUIRES: list holds each of its ids once, and every dependency; ids
-// are below id_count. O(id_count + list + dependencies). Deterministic.
+// are below id_count, and depend on nothing where they are not in it. O(id_count + list +
+// dependencies). Deterministic.
 std::optional<std::vector<int32_t>> StableTopologicalSort(
     absl::Span<const int32_t> list, int32_t id_count,
     absl::FunctionRef<absl::Span<const int32_t>(int32_t)> before, absl::Span<const ExtraDep> extra,
