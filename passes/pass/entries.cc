@@ -248,33 +248,27 @@ absl::StatusOr<std::vector<Entry>> ExpandWildcards(std::vector<Entry> entries,
   std::vector<Entry> out;
   int64_t paths = 0, looks = 0;
   for (Entry& entry : entries) {
-    Entry region{entry.name, {}, entry.distance, true};
-    const size_t before = out.size();
+    std::vector<std::string> expanded;
+    bool wild = false;
     for (const std::string& path : entry.paths) {
       std::vector<std::string> matches;
       if (HasWildcard(path)) {
+        wild = true;
         looks += static_cast<int64_t>(labels.size());
         if (looks > kMaxLabelsSeen) return Bad(entry.name, "\"*\" stands in too many entries");
         matches = MatchesOf(path, labels);
       }
       if (matches.empty()) matches = {path};
       paths += static_cast<int64_t>(matches.size());
-      if (paths > kMaxEntries) {
-        return Bad(entry.name, TooMany());
-      }
-      for (std::string& match : matches) {
-        if (entry.region) {
-          region.paths.push_back(std::move(match));
-        } else if (HasWildcard(path)) {
-          out.push_back({match, {match}, entry.distance, false});
-        }
-      }
+      if (paths > kMaxEntries) return Bad(entry.name, TooMany());
+      for (std::string& match : matches) expanded.push_back(std::move(match));
     }
-    if (entry.region) {
-      out.push_back(std::move(region));
-    } else if (out.size() == before) {
+    if (entry.region || !wild) {
+      entry.paths = std::move(expanded);
       out.push_back(std::move(entry));
+      continue;
     }
+    for (const std::string& path : expanded) out.push_back({path, {path}, entry.distance, false});
   }
   RETURN_IF_ERROR(CheckDistinct(out));
   return out;

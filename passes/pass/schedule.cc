@@ -134,9 +134,7 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
   // By series, its units by the first wait of any of their launches.
   std::map<std::pair<CollectiveKind, Direction>, std::map<int32_t, int64_t>> units;
   for (size_t i = 0; i < launches.size(); ++i) {
-    const CollectiveKind kind = launches[i].kind;
-    if (!Gathers(kind) && !Reduces(kind)) continue;
-    auto& first_wait = units[{kind, launches[i].direction}];
+    auto& first_wait = units[{launches[i].kind, launches[i].direction}];
     const auto it = first_wait.emplace(launches[i].unit, places_[i].wait_key).first;
     it->second = std::min(it->second, places_[i].wait_key);
   }
@@ -152,10 +150,9 @@ void Scheduler::NumberUnits(absl::Span<const Launch> launches) {
     series_.push_back({std::vector<Series::Unit>(by_wait.size()), key.first, key.second, -1});
   }
   for (size_t i = 0; i < launches.size(); ++i) {
-    const auto it = number.find({launches[i].kind, launches[i].direction, launches[i].unit});
-    if (it == number.end()) continue;
     Place& place = places_[i];
-    std::tie(place.series, place.number) = it->second;
+    std::tie(place.series, place.number) =
+        number.at({launches[i].kind, launches[i].direction, launches[i].unit});
     Series::Unit& unit = series_[Index(place.series)].units[Index(place.number)];
     if (place.wait_key < unit.first_wait) {
       unit.first_wait = place.wait_key;
@@ -251,7 +248,6 @@ void Scheduler::FindFirstKernels(const PassContext& context) {
 
 int32_t Scheduler::Reach(size_t launch, int32_t distance) const {
   const Place& place = places_[launch];
-  if (place.series < 0) return 0;
   const Series& series = series_[Index(place.series)];
   if (!Gathers(place.kind)) {
     const auto last = static_cast<int32_t>(series.units.size()) - 1;
@@ -312,7 +308,7 @@ void Scheduler::PlaceChainedWaits(absl::Span<const int32_t> distances,
     }
     for (size_t i = 0; i < places_.size(); ++i) {
       const Place& place = places_[i];
-      if (place.chained != chained || place.series < 0 || !(chained || place.feeds)) continue;
+      if (place.chained != chained || !(chained || place.feeds)) continue;
       int64_t& key = keys[Index(place.wait_item)];
       if (chained) {
         const int32_t after = UnitAfter(place, Reach(i, distances[i])).last_start_item;

@@ -52,7 +52,8 @@ class ItemGraph {
 // Orders one set of buckets under any distances.
 class Scheduler {
  public:
-  // INTERNAL if the buckets admit no order. The arguments outlive the scheduler.
+  // INTERNAL if the buckets admit no order. The arguments outlive the scheduler. REQUIRES: launches
+  // gather or reduce.
   static absl::StatusOr<Scheduler> Make(const PassContext& context,
                                         absl::Span<const Bucket> buckets,
                                         absl::Span<const Launch> launches);
@@ -100,7 +101,7 @@ class Scheduler {
     bool chained = false;  // a reduction of what another launch reduces
     bool feeds = false;    // such another launch
     int64_t wire_ps = 0;
-    int32_t series = -1;  // launches of one kind and direction; -1: never moved
+    int32_t series = -1;  // launches of one kind and direction
     int32_t number = 0;   // of its unit in the series, by execution
   };
   // The units of one series, by number.

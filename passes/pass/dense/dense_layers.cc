@@ -65,20 +65,19 @@ class LayerFinder {
   // Rows in order of first use, the layers of each by number.
   void FindRows() {
     std::vector<absl::string_view> parents;
-    std::map<absl::string_view, std::map<std::pair<size_t, absl::string_view>, absl::string_view>>
-        rows;
+    std::map<absl::string_view, std::set<std::pair<size_t, absl::string_view>>> rows;
     for (const LabelUse& use : uses_) {
       const absl::string_view layer = LayerIn(use.label);
       if (UnitOf(use) < 0 || layer.empty()) continue;
       auto& row = rows[Owner(layer)];
       if (row.empty()) parents.push_back(Owner(layer));
-      row.emplace(std::make_pair(layer.size(), layer), layer);
+      row.emplace(layer.size(), layer);
     }
     const bool wide = std::any_of(rows.begin(), rows.end(),
                                   [](const auto& row) { return row.second.size() > 1; });
     for (const absl::string_view parent : parents) {
       if (wide && rows[parent].size() < 2) continue;
-      for (const auto& [number, layer] : rows[parent]) {
+      for (const auto& [length, layer] : rows[parent]) {
         layer_at_.emplace(layer, layers_.top());
         layers_.names.emplace_back(layer);
       }
