@@ -1,7 +1,6 @@
 #include "passes/pass/numerics.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

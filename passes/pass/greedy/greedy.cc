@@ -1,6 +1,5 @@
 #include "passes/pass/greedy/greedy.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "passes/base/index.h"

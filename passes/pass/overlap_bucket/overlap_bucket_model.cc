@@ -30,7 +30,7 @@ NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
 absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan) {
   Model model(context, plan);
   model.position.assign(Index(model.items()), -1);
-  model.compute_index.assign(Index(model.items()), -1);
+  model.compute_index = model.launch_of = model.position;
   for (const Step& step : plan.order) {
     const int32_t item = model.items_of_plan.item(step);
     model.position[Index(item)] = static_cast<int32_t>(model.order.size());
@@ -59,6 +59,8 @@ absl::Status Model::AddLaunches(const Plan& plan) {
     launch.wait_position = position[Index(launch.wait_item)];
     launch.group = c.group;
     launch.exposed_ps = launch.est_ps;
+    launch_of[Index(launch.start_item)] = launch_of[Index(launch.wait_item)] =
+        static_cast<int32_t>(launches.size());
     launches.push_back(std::move(launch));
   };
   const auto alone = [&](CollectiveId c) {
@@ -93,10 +95,10 @@ absl::Status Model::AddLaunches(const Plan& plan) {
 absl::Status Model::AddOverlap() {
   const Graph& graph = context.graph;
   std::vector<bool> hiding(Index(items()));
-  std::vector<GroupId> group_of(Index(items()), -1);
-  for (const LaunchInfo& launch : launches) {
-    group_of[Index(launch.start_item)] = group_of[Index(launch.wait_item)] = launch.group;
-  }
+  const auto is_of = [&](int32_t item, GroupId group) {
+    const int32_t l = launch_of[Index(item)];
+    return l >= 0 && launches[Index(l)].group == group;
+  };
   for (size_t i = 0; i < context.overlap.size(); ++i) {  // launches begin with these
     const LaunchOverlap& overlap = context.overlap[i];
     LaunchInfo& launch = launches[i];
@@ -117,7 +119,7 @@ absl::Status Model::AddOverlap() {
       launch.first_hiding = std::min(launch.first_hiding, at);
       launch.last_hiding = std::max(launch.last_hiding, at);
       // On its own group's timeline a node has one event, which would move with its bucket.
-      const bool own = group_of[Index(item)] == launch.group && !upstream;
+      const bool own = is_of(item, launch.group) && !upstream;
       if (launch.fully_hidden() || own) hiding[Index(item)] = true;
     }
     std::sort(launch.hidden_by.begin(), launch.hidden_by.end(),

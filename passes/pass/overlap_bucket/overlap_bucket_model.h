@@ -46,6 +46,7 @@ struct Model {
   std::vector<int32_t> compute;        // items of compute nodes, by position
   std::vector<int32_t> compute_index;  // of an item in `compute`; -1: it is none
   std::vector<LaunchInfo> launches;    // by the first wait before scheduling
+  std::vector<int32_t> launch_of;      // of an item: what it starts or waits for; -1: none
   std::vector<GroupId> groups;         // those of launches, by first launch
   std::vector<bool> exposed_first;     // of a group: whether buckets begin with what is exposed
   std::vector<bool> skipped;           // of a group: whether it is left alone

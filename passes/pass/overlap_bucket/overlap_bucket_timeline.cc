@@ -11,12 +11,8 @@ GroupTimelines::GroupTimelines(const Model& model)
       last_(model.context.graph.groups().size(), -1),
       start_(model.launches.size(), -1),
       wait_(model.launches.size(), -1) {
-  std::vector<int32_t> launch_of(Index(model.items()), -1);
   std::vector<std::pair<int32_t, GroupId>> hiding;  // (position, group)
-  for (size_t l = 0; l < model.launches.size(); ++l) {
-    const LaunchInfo& launch = model.launches[l];
-    launch_of[Index(launch.start_item)] = launch_of[Index(launch.wait_item)] =
-        static_cast<int32_t>(l);
+  for (const LaunchInfo& launch : model.launches) {
     for (const int32_t item : launch.hidden_by) {
       if (model.compute_index[Index(item)] >= 0) continue;
       hiding.emplace_back(model.position[Index(item)], launch.group);
@@ -28,7 +24,7 @@ GroupTimelines::GroupTimelines(const Model& model)
   int32_t slot = 0;
   for (int32_t at = 0; at < static_cast<int32_t>(model.order.size()); ++at) {
     const int32_t item = model.order[Index(at)];
-    const int32_t l = launch_of[Index(item)];
+    const int32_t l = model.launch_of[Index(item)];
     Event event;
     event.item = item;
     event.position = at;

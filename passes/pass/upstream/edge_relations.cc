@@ -116,16 +116,11 @@ EdgeRelations::EdgeRelations(const Model& model, const Defects& defects)
 }
 
 void EdgeRelations::AddTimelines() {
-  std::vector<int32_t> launch_of(Index(model_.items()), -1);
-  for (size_t l = 0; l < model_.launches.size(); ++l) {
-    launch_of[Index(model_.launches[l].start_item)] =
-        launch_of[Index(model_.launches[l].wait_item)] = static_cast<int32_t>(l);
-  }
   for (const GroupId group : model_.groups) {
     std::vector<bool> hiding(Index(model_.items()));
     int32_t last = -1;
     for (const int32_t item : model_.order) {
-      const int32_t l = launch_of[Index(item)];
+      const int32_t l = model_.launch_of[Index(item)];
       const bool own = l >= 0 && model_.launches[Index(l)].group == group;
       if (!own && model_.compute_index[Index(item)] < 0 && !hiding[Index(item)]) continue;
       const auto e = static_cast<int32_t>(events_.size());
