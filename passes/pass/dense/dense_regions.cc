@@ -43,11 +43,6 @@ constexpr size_t kMaxListed = 20;
 // no place in a part that is not empty, or one of layer N in an empty one.
 class Mover {
  public:
-  struct Moves {
-    std::vector<Step> order;       // with the waits at the end
-    std::vector<Step> kept_waits;  // with the waits where they were
-  };
-
   Mover(const PassContext& context, const DenseLayers& layers, const Plan& plan)
       : context_(context),
         graph_(context.graph),
@@ -66,7 +61,7 @@ class Mover {
     }
   }
 
-  absl::StatusOr<Moves> Run(std::vector<Diagnostic>& diagnostics) {
+  absl::Status FindMoves(std::vector<Diagnostic>& diagnostics) {
     FollowGathers();
     FollowReductions();
     FindRegions();
@@ -84,10 +79,39 @@ class Mover {
                        skipped_.nodes.size() > lines_.size() ? "; ..." : "");
       diagnostics.push_back(skipped_);
     }
-    Moves moves;
-    ASSIGN_OR_RETURN(moves.order, Order(true));
-    ASSIGN_OR_RETURN(moves.kept_waits, Order(false));
-    return moves;
+    std::sort(moves_.begin(), moves_.end(), [&](const Move& a, const Move& b) {
+      return std::make_pair(a.target, at_[Index(a.item)]) <
+             std::make_pair(b.target, at_[Index(b.item)]);
+    });
+    return absl::OkStatus();
+  }
+
+  // `sink`: with the waits at the end, else where they were. REQUIRES: FindMoves().
+  absl::StatusOr<std::vector<Step>> Order(bool sink) const {
+    std::vector<bool> moved(Index(items_.size()));
+    std::vector<std::pair<int32_t, int32_t>> placed;  // target, item
+    for (const Move& move : moves_) {
+      for (const int32_t x : move.chain) {
+        if (at_[Index(x)] < move.target || moved[Index(x)]) continue;
+        moved[Index(x)] = true;
+        placed.emplace_back(move.target, x);
+      }
+      moved[Index(move.item)] = true;
+      placed.emplace_back(move.target, move.item);
+    }
+    std::vector<int32_t> list, tail;
+    list.reserve(order_.size());
+    auto next = placed.begin();
+    for (size_t i = 0; i < order_.size(); ++i) {
+      for (; next != placed.end() && Index(next->first) == i; ++next) list.push_back(next->second);
+      const int32_t item = order_[i];
+      if (moved[Index(item)]) continue;
+      (sink && sinks_[Index(item)] ? tail : list).push_back(item);
+    }
+    list.insert(list.end(), tail.begin(), tail.end());
+    const std::optional<std::vector<int32_t>> sorted = StableTopologicalSort(list, items_);
+    if (!sorted) return absl::InternalError("dense regions: the buckets admit no order");
+    return items_.steps(*sorted);
   }
 
  private:
@@ -310,37 +334,6 @@ class Mover {
     }
   }
 
-  absl::StatusOr<std::vector<Step>> Order(bool sink) {
-    std::sort(moves_.begin(), moves_.end(), [&](const Move& a, const Move& b) {
-      return std::make_pair(a.target, at_[Index(a.item)]) <
-             std::make_pair(b.target, at_[Index(b.item)]);
-    });
-    std::vector<bool> moved(Index(items_.size()));
-    std::vector<std::pair<int32_t, int32_t>> placed;  // target, item
-    for (const Move& move : moves_) {
-      for (const int32_t x : move.chain) {
-        if (at_[Index(x)] < move.target || moved[Index(x)]) continue;
-        moved[Index(x)] = true;
-        placed.emplace_back(move.target, x);
-      }
-      moved[Index(move.item)] = true;
-      placed.emplace_back(move.target, move.item);
-    }
-    std::vector<int32_t> list, tail;
-    list.reserve(order_.size());
-    auto next = placed.begin();
-    for (size_t i = 0; i < order_.size(); ++i) {
-      for (; next != placed.end() && Index(next->first) == i; ++next) list.push_back(next->second);
-      const int32_t item = order_[i];
-      if (moved[Index(item)]) continue;
-      (sink && sinks_[Index(item)] ? tail : list).push_back(item);
-    }
-    list.insert(list.end(), tail.begin(), tail.end());
-    const std::optional<std::vector<int32_t>> sorted = StableTopologicalSort(list, items_);
-    if (!sorted) return absl::InternalError("dense regions: the buckets admit no order");
-    return items_.steps(*sorted);
-  }
-
   const PassContext& context_;
   const Graph& graph_;
   const DenseLayers& layers_;
@@ -372,13 +365,14 @@ class DenseRegionsPass : public Pass {
       plan.diagnostics.push_back({kSkipped, "no unit is a layer: its name has no number", {}});
       return false;
     }
-    ASSIGN_OR_RETURN(Mover::Moves moves, Mover(context, layers, plan).Run(plan.diagnostics));
+    Mover mover(context, layers, plan);
+    RETURN_IF_ERROR(mover.FindMoves(plan.diagnostics));
     const std::vector<Step> before = plan.order;
     const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
     const int64_t limit = std::max(peak, MemoryLimit(context));
     int64_t least = 0;
-    for (std::vector<Step>* order : {&moves.order, &moves.kept_waits}) {
-      plan.order = std::move(*order);
+    for (const bool sink : {true, false}) {
+      ASSIGN_OR_RETURN(plan.order, mover.Order(sink));
       const int64_t needed = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
       if (needed <= limit) {
         if (least > 0) Report("waits for reduce-scatters keep their place", least, limit, plan);
