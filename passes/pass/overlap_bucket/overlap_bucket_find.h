@@ -43,30 +43,4 @@ struct Found {
 Found FindBuckets(const Model& model, GroupTimelines& timeline, Relations& relations,
                   absl::Span<const int64_t> byte_limits);
 
-// Where a candidate may stand with a bucket without a wait that comes before what is to hide.
-class Placement {
- public:
-  Placement(const Model& model, const GroupTimelines& timeline);
-
-  // Whether all that hides the members or the candidate stands strictly between the new start and
-  // the new wait, and no launch around there is waited for before what hides another has run.
-  bool Preserves(int32_t first, int32_t candidate, bool start_at_first, bool wait_at_first);
-  void Join(int32_t first, int32_t candidate);
-
- private:
-  // From a start to a wait, or to the first node that hides; positions.
-  struct Interval {
-    int32_t from = 0, to = 0;
-  };
-  void AddLaunch(int32_t event, int32_t first, int32_t candidate);
-  bool AnyEnclosed();
-
-  const Model& model_;
-  const GroupTimelines& timeline_;
-  const bool whole_buckets_;
-  std::vector<int32_t> first_of_;
-  std::vector<int32_t> first_hiding_, last_hiding_;  // positions; of a bucket at its first launch
-  std::vector<Interval> runs_, hides_;
-};
-
 }  // namespace bucketd::overlap_bucket
