@@ -37,11 +37,6 @@ bool ChunksAreSlices(int64_t elements, DType dtype) {
   return elements % segments == 0;
 }
 
-absl::Span<const absl::string_view> Backends() {
-  static constexpr absl::string_view kBackends[] = {"gloo", "nccl"};
-  return kBackends;
-}
-
 bool MayMerge(const Graph& graph, CollectiveId c, const Tags& tags, const PlanOptions& options) {
   const CollectiveKind kind = graph.collective(c).kind;
   if (graph.collective(c).symbolic) return false;

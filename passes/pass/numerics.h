@@ -14,9 +14,6 @@
 
 namespace bucketd {
 
-// Backends whose order of summation is known.
-absl::Span<const absl::string_view> Backends();
-
 // Whether a collective may share a bucket at all. One with a symbolic size never may: a bucket's
 // layout is one for all steps. All-gathers move bits and always may. A sum of
 // two ranks is the same in any order; with more, an all-reduce's sums are added in another order

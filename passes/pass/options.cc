@@ -7,12 +7,12 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/pass/entries.h"
-#include "passes/pass/numerics.h"
 
 namespace bucketd {
 namespace {
 
-constexpr int64_t kMaxLimitPpm = 1'000'000'000;  // a thousand times program order's
+constexpr absl::string_view kBackends[] = {"gloo", "nccl"};  // whose order of summation is known
+constexpr int64_t kMaxLimitPpm = 1'000'000'000;              // a thousand times program order's
 constexpr int64_t kMaxLimitBytes = int64_t{1} << 60;
 constexpr int32_t kMaxDistance = 1'000'000;
 
@@ -39,7 +39,7 @@ absl::Span<const absl::string_view> PlanModes() {
 
 absl::Status PlanOptions::Validate() const {
   RETURN_IF_ERROR(CheckName("mode", mode, PlanModes()));
-  RETURN_IF_ERROR(CheckName("backend", backend, Backends()));
+  RETURN_IF_ERROR(CheckName("backend", backend, kBackends));
   if (numerics < Numerics::kEagerOrder || numerics > Numerics::kFree) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown numerics; known: ", absl::StrJoin(NumericsNames(), ", ")));

@@ -99,10 +99,10 @@ void OverlapScheduler::TryCandidate(int32_t l, Position now, Window& window) {
   if (window.left(launch(l).group) <= 0 || scheduled(launch(l).start)) return;
   if (OverMemory(l)) return;
   if (options_.upstream) {
-    if (!MakeRoom(l, now) || FindPath(l, now) != Path::kOpen) return;
+    if (!MakeRoom(l, now) || !FindPath(l, now)) return;
   } else {
     // What cannot start makes no room.
-    if (FindPath(l, now) != Path::kOpen || !MakeRoom(l, now)) return;
+    if (!FindPath(l, now) || !MakeRoom(l, now)) return;
   }
   ScheduleCandidate(l, now, window);
 }
@@ -141,11 +141,6 @@ bool OverlapScheduler::Blocks(Position v) const {
   }
 }
 
-bool OverlapScheduler::KnownBlocked(int32_t l) const {
-  const Position by = blocked_by_[Index(l)];
-  return by >= 0 && !scheduled(by) && Blocks(by);
-}
-
 // Whether a wait on the way to a launch would expose something, or end what `now` is to hide.
 // Upstream looks at that launch only, although its wait ends earlier ones of the group too.
 bool OverlapScheduler::WaitBlocks(int32_t l, Position now) const {
@@ -161,9 +156,10 @@ bool OverlapScheduler::WaitBlocks(int32_t l, Position now) const {
   return false;
 }
 
-// What the launch needs and is not scheduled goes to path_, if nothing of it has to wait.
-OverlapScheduler::Path OverlapScheduler::FindPath(int32_t l, Position now) {
-  if (KnownBlocked(l)) return Path::kBlocked;
+// What the launch needs and is not scheduled goes to path_; false if something of it has to wait.
+bool OverlapScheduler::FindPath(int32_t l, Position now) {
+  const Position known = blocked_by_[Index(l)];
+  if (known >= 0 && !scheduled(known) && Blocks(known)) return false;
   path_.clear();
   stack_.clear();
   ++search_;
@@ -179,27 +175,27 @@ OverlapScheduler::Path OverlapScheduler::FindPath(int32_t l, Position now) {
     }
     return true;
   };
-  if (!add_parents(launch(l).start)) return Path::kBlocked;
+  if (!add_parents(launch(l).start)) return false;
   while (!stack_.empty()) {
     const Position v = stack_.back();
     stack_.pop_back();
-    if (v == now) return Path::kBlocked;
+    if (v == now) return false;
     const bool wait = steps_.kind(v) == StepKind::kWait;
     if (Blocks(v)) {
       blocked_by_[Index(l)] = v;
-      return Path::kBlocked;
+      return false;
     }
     if (wait && !flying(steps_.launch_of(v))) {
       blocked_by_[Index(l)] = launch(steps_.launch_of(v)).start;
-      return Path::kBlocked;
+      return false;
     }
-    if (wait && WaitBlocks(steps_.launch_of(v), now)) return Path::kBlocked;
-    if (--search_steps_left_ < 0 && path_.size() >= kShortSearch) return Path::kBlocked;
+    if (wait && WaitBlocks(steps_.launch_of(v), now)) return false;
+    if (--search_steps_left_ < 0 && path_.size() >= kShortSearch) return false;
     path_.push_back(v);
-    if (!add_parents(v)) return Path::kBlocked;
+    if (!add_parents(v)) return false;
   }
   std::sort(path_.begin(), path_.end());
-  return Path::kOpen;
+  return true;
 }
 
 // Whether `now` has to run before the launch. Yes, if that cannot be found out cheaply.

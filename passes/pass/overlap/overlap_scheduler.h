@@ -68,7 +68,6 @@ class OverlapScheduler {
   struct InFlight {
     std::deque<int32_t> all, exposed;  // launches, oldest first; completed ones go lazily
   };
-  enum class Path : uint8_t { kOpen, kBlocked };
   // Smaller goes first.
   struct Rank {
     uint64_t urgency = 0;  // class, then first compute node
@@ -110,10 +109,9 @@ class OverlapScheduler {
   void TryCandidate(int32_t l, Position now, Window& window);
   bool MakeRoom(int32_t l, Position now);
   bool OverMemory(int32_t l) const;
-  bool KnownBlocked(int32_t l) const;
   bool Blocks(Position v) const;
   bool WaitBlocks(int32_t l, Position now) const;
-  Path FindPath(int32_t l, Position now);
+  bool FindPath(int32_t l, Position now);
   bool Needs(int32_t l, Position now);
   void ScheduleCandidate(int32_t l, Position now, Window& window);
   int32_t OnlyGroup(const Window& window) const;
