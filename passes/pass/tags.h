@@ -22,6 +22,15 @@ struct Tags {
   const CollectiveTag& operator[](CollectiveId c) const { return of[static_cast<size_t>(c)]; }
 };
 
+// What a node is computed from, and what follows it, as far as parameters and gradients go.
+//
+// One a node: the only placeholder with tensors that it is computed from; kNoNode: there is none;
+// below that: there are several.
+std::vector<NodeId> OnlyPlaceholders(const Graph& graph);
+
+// One a node: all that follows reads one node only, or is the output.
+std::vector<bool> UnaryTails(const Graph& graph);
+
 // From structure alone. All-gather: all that it is computed from goes back to exactly one
 // placeholder, a parameter (any placeholder where no roles are known). Reduce-scatter and
 // all-reduce: from the wait, only nodes of one input follow until the outputs, and a parameter's

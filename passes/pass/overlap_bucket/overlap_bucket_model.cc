@@ -11,7 +11,6 @@
 #include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/bucket_key.h"
-#include "passes/pass/ancestry.h"
 #include "passes/pass/numerics.h"
 
 namespace bucketd::overlap_bucket {

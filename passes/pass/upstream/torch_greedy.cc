@@ -11,9 +11,9 @@
 #include "passes/base/index.h"
 #include "passes/cost/saturation.h"
 #include "passes/ir/ops.h"
-#include "passes/pass/ancestry.h"
 #include "passes/pass/schedule.h"
 #include "passes/pass/stable_sort.h"
+#include "passes/pass/tags.h"
 
 namespace bucketd::upstream {
 namespace {
