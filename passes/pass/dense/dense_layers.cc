@@ -80,6 +80,7 @@ class LayerFinder {
       for (const auto& [length, layer] : rows[parent]) {
         layer_at_.emplace(layer, layers_.top());
         layers_.names.emplace_back(layer);
+        for (absl::string_view at = layer; !at.empty(); at = Owner(at)) outer_.insert(at);
       }
     }
   }
@@ -123,18 +124,9 @@ class LayerFinder {
         of_unit = layers_.top();
       }
       const absl::string_view module = Owner(uses_[i].label);
-      if (of_unit != layers_.top() || module.empty() || HoldsLayer(module)) continue;
+      if (of_unit != layers_.top() || module.empty() || outer_.contains(module)) continue;
       if (modules.insert(module).second) layers_.on_top.emplace_back(module);
     }
-  }
-
-  bool HoldsLayer(absl::string_view module) {
-    if (outer_.empty()) {
-      for (const std::string& layer : layers_.names) {
-        for (absl::string_view at = layer; !at.empty(); at = Owner(at)) outer_.insert(at);
-      }
-    }
-    return outer_.contains(module);
   }
 
   void FindExperts() {
@@ -176,7 +168,7 @@ class LayerFinder {
   const PassContext& context_;
   std::vector<int32_t> unit_of_;
   std::vector<LabelUse> uses_;
-  absl::flat_hash_set<absl::string_view> outer_;
+  absl::flat_hash_set<absl::string_view> outer_;  // modules that are layers or hold some
   absl::flat_hash_map<absl::string_view, int32_t> layer_at_;
   size_t last_layer_begins_ = 0;
   DenseLayers layers_;

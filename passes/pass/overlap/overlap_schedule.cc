@@ -194,17 +194,16 @@ class ScheduleOverlap : public Pass {
   // it needs and all that needs it: no search is made for others.
   static Diagnostic Summary(const OverlapGraph& graph, const MemoryBaseline& baseline,
                             const Schedule& schedule) {
-    std::vector<int32_t> number(Index(graph.size()), -1);
-    for (int32_t i = 0; i < graph.compute_count(); ++i) {
-      number[Index(graph.compute()[Index(i)])] = i;
-    }
+    const absl::Span<const Position> compute = graph.compute();
     int32_t exposed = 0, hideable = 0;
     int64_t exposed_ps = 0, hideable_ps = 0, est_ps = 0;
     for (size_t l = 0; l < graph.launches().size(); ++l) {
       const LaunchSpan& launch = graph.launches()[l];
       const int64_t left = schedule.exposed_ps[l];
-      const Position last = graph.last_compute(launch.start);
-      const int32_t from = last < 0 ? 0 : number[Index(last)] + 1;
+      // By number: behind all compute that it needs, and before the first that needs it.
+      const auto from =
+          std::upper_bound(compute.begin(), compute.end(), graph.last_compute(launch.start)) -
+          compute.begin();
       const int32_t to = std::min(graph.first_compute(launch.start), graph.compute_count());
       if (left == launch.est_ps) ++exposed;
       if (left == launch.est_ps && from < to) ++hideable;

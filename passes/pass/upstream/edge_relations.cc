@@ -167,8 +167,8 @@ void EdgeRelations::RemoveEdge(int32_t before, int32_t after) {
 }
 
 EdgeRelations::Unlinked EdgeRelations::Unlink(int32_t event, int32_t item) {
-  Event& e = events_[Index(event)];
-  const Unlinked unlinked = {event, defects_.edges_of_first_member ? item : e.item, e.prev, e.next};
+  const Event& e = events_[Index(event)];
+  const Unlinked unlinked = {event, defects_.edges_of_first_member ? item : e.item};
   if (e.prev >= 0) {
     events_[Index(e.prev)].next = e.next;
     RemoveEdge(ItemOf(e.prev), unlinked.item);
@@ -178,14 +178,11 @@ EdgeRelations::Unlinked EdgeRelations::Unlink(int32_t event, int32_t item) {
     RemoveEdge(unlinked.item, ItemOf(e.next));
   }
   if (e.prev >= 0 && e.next >= 0) AddEdge(ItemOf(e.prev), ItemOf(e.next));
-  e.prev = e.next = -1;
   return unlinked;
 }
 
 void EdgeRelations::Relink(const Unlinked& unlinked) {
-  Event& e = events_[Index(unlinked.event)];
-  e.prev = unlinked.prev;
-  e.next = unlinked.next;
+  const Event& e = events_[Index(unlinked.event)];
   if (e.prev >= 0) {
     events_[Index(e.prev)].next = unlinked.event;
     AddEdge(ItemOf(e.prev), unlinked.item);

@@ -54,9 +54,10 @@ class EdgeRelations : public Relations {
     int32_t item = -1;
     int32_t prev = -1, next = -1;
   };
-  // What an event stood between when it was taken out, and whose edges were edited.
+  // An event that was taken out, and whose edges were edited. It knows what it stood between: the
+  // last one taken out comes back first.
   struct Unlinked {
-    int32_t event = -1, item = -1, prev = -1, next = -1;
+    int32_t event = -1, item = -1;
   };
   struct MovedEdges;
 
