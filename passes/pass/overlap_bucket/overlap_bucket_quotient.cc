@@ -5,7 +5,6 @@
 #include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
 
 namespace bucketd::overlap_bucket {
-namespace {
 
 std::vector<Edge> HidingEdges(const Model& model) {
   std::vector<Edge> edges;
@@ -18,8 +17,6 @@ std::vector<Edge> HidingEdges(const Model& model) {
   }
   return edges;
 }
-
-}  // namespace
 
 absl::StatusOr<std::vector<int32_t>> Relations::Order(const ItemGraph& items,
                                                       const std::vector<int32_t>& ids,

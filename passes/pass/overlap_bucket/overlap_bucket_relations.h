@@ -17,6 +17,9 @@ namespace bucketd::overlap_bucket {
 // Between items.
 using Edge = ExtraDep;
 
+// start -> hiding node -> wait of what is hidden altogether.
+std::vector<Edge> HidingEdges(const Model& model);
+
 class Relations {
  public:
   virtual ~Relations() = default;
@@ -42,8 +45,8 @@ class Relations {
                                                      std::vector<Edge> edges) const;
 };
 
-// Data edges, start -> hiding node -> wait of what is hidden altogether, and the timelines, with
-// merged starts and merged waits as one node each. Acyclic at all times, so an order always exists.
+// Data edges, HidingEdges() and the timelines, with merged starts and merged waits as one node
+// each. Acyclic at all times, so an order always exists.
 //
 // Launches stand in timelines, so a path that passes a compute node is found by comparing slots; a
 // search goes only through nodes that stand in no timeline and through other groups' launches of

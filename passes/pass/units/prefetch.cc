@@ -41,7 +41,12 @@ class Prefetch : public Pass {
       Plan split = plan;
       if (SplitUntilItFits(context, limit, split)) {
         ASSIGN_OR_RETURN(placed, Place(context, of_unit, limit, split));
-        split.diagnostics.push_back(SplitReport(plan, split));
+        split.diagnostics.push_back(
+            {"buckets-split",
+             absl::StrCat("to stay within the memory limit, ", plan.buckets.size(),
+                          " buckets became ", split.buckets.size(),
+                          "; members that stand in none are launched alone"),
+             {}});
         plan = std::move(split);
       } else {
         context.launches = launches;
@@ -93,14 +98,6 @@ class Prefetch : public Pass {
       if (!SplitOverLimit(context, simulation.live_bytes, limit, plan)) return false;
     }
     return false;
-  }
-
-  static Diagnostic SplitReport(const Plan& whole, const Plan& split) {
-    return {
-        "buckets-split",
-        absl::StrCat("to stay within the memory limit, ", whole.buckets.size(), " buckets became ",
-                     split.buckets.size(), "; members that stand in none are launched alone"),
-        {}};
   }
 
   // One way to place the launches.

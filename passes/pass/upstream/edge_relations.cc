@@ -104,14 +104,9 @@ EdgeRelations::EdgeRelations(const Model& model, const Defects& defects)
     sets_[Index(item)] = {item};
   }
   AddTimelines();
-  for (const LaunchInfo& launch : model.launches) {
-    if (!launch.fully_hidden()) continue;
-    for (const int32_t item : launch.hidden_by) {
-      AddEdge(launch.start_item, item);
-      AddEdge(item, launch.wait_item);
-      hiding_before_[Index(item)].push_back(launch.start_item);
-      hiding_before_[Index(launch.wait_item)].push_back(item);
-    }
+  for (const Edge& edge : overlap_bucket::HidingEdges(model)) {
+    AddEdge(edge.before, edge.after);
+    hiding_before_[Index(edge.after)].push_back(edge.before);
   }
 }
 
