@@ -7,7 +7,6 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/status_macros.h"
-#include "passes/pass/overlap_bucket/overlap_bucket_policy.h"
 #include "passes/pass/passes.h"
 #include "passes/pass/upstream/edge_relations.h"
 #include "passes/pass/upstream/torch_greedy.h"

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-#include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_policy.h"
 
 namespace bucketd::upstream {
 
