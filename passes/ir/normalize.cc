@@ -16,17 +16,18 @@
 namespace bucketd {
 namespace {
 
+constexpr absl::string_view kPad = "aten.constant_pad_nd.default";
+constexpr absl::string_view kSlice = "aten.slice.Tensor";
+
+bool IsCastOp(absl::string_view op) {
+  return op == "aten._to_copy.default" || op == "prims.convert_element_type.default" ||
+         op == "aten.to.dtype";
+}
+
 // A graph that was accepted once is not refused for its size now.
 GraphLimits NoLimits() {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  GraphLimits limits;
-  for (int64_t* limit :
-       {&limits.max_nodes, &limits.max_edges, &limits.max_tensors, &limits.max_string_bytes,
-        &limits.max_string_length, &limits.max_tensor_rank, &limits.max_tensor_bytes,
-        &limits.max_group_size, &limits.max_groups}) {
-    *limit = kMost;
-  }
-  return limits;
+  return {kMost, kMost, kMost, kMost, kMost, kMost, kMost, kMost, kMost};
 }
 
 // What the steps decide, all from the raw graph: changes do not see each other.
@@ -41,6 +42,7 @@ class Changes {
       if (Gathers(c.kind)) Gather(c);
       if (Scatters(c.kind)) Scatter(c);
     }
+    absl::c_sort(inserts_);
   }
 
   bool IsDropped(NodeId n) const {
@@ -49,8 +51,7 @@ class Changes {
   // The node whose shape n's output gets; kNoNode: it keeps its own.
   NodeId ShapeOf(NodeId n) const { return shape_of_[static_cast<size_t>(n)]; }
   // All-gathers with a pad to insert before them, waits with a slice to insert after them.
-  bool InsertsAt(NodeId n) const { return std::binary_search(inserts_.begin(), inserts_.end(), n); }
-  void Sort() { std::sort(inserts_.begin(), inserts_.end()); }
+  bool InsertsAt(NodeId n) const { return absl::c_binary_search(inserts_, n); }
   size_t inserted() const { return inserts_.size(); }
 
  private:
@@ -66,15 +67,16 @@ class Changes {
   }
 
   bool IsPad(NodeId n) const {
-    return raw_.kind(n) == NodeKind::kCall && IsPadOp(raw_.op(n)) && raw_.inputs(n).size() == 1;
+    return raw_.kind(n) == NodeKind::kCall && raw_.op(n) == kPad && raw_.inputs(n).size() == 1;
   }
+  bool IsSlice(NodeId n) const { return raw_.op(n) == kSlice && HasOne(n) && !raw_.is_symbolic(n); }
 
   // Whether a slice drops an end of the gathered tensor.
   bool IsCut(NodeId wait) const {
     if (!HasOne(wait)) return false;
     const absl::Span<const int64_t> whole = Shape(wait);
     for (NodeId user : raw_.users(wait)) {
-      if (!IsSliceOp(raw_.op(user)) || !HasOne(user) || raw_.is_symbolic(user)) continue;
+      if (!IsSlice(user)) continue;
       const absl::Span<const int64_t> part = Shape(user);
       if (part.size() != whole.size() || part == whole) continue;
       if (std::equal(part.begin(), part.end(), whole.begin(), std::less_equal<int64_t>())) {
@@ -109,13 +111,11 @@ class Changes {
   // Step 4.
   void Scatter(const Collective& c) {
     const NodeId cat = raw_.inputs(c.start)[0];
-    if (c.symbolic || c.wait == kNoNode || !IsCatOp(raw_.op(cat))) return;
-    const absl::Span<const NodeId> parts = raw_.inputs(cat);
-    const auto is_pad = [&](NodeId n) { return IsPadOp(raw_.op(n)); };
-    if (std::none_of(parts.begin(), parts.end(), is_pad)) return;
+    if (c.symbolic || c.wait == kNoNode || raw_.op(cat) != "aten.cat.default") return;
+    if (absl::c_none_of(raw_.inputs(cat), [&](NodeId n) { return raw_.op(n) == kPad; })) return;
     std::vector<NodeId> below;
     for (NodeId user : raw_.users(c.wait)) {
-      if (!IsSliceOp(raw_.op(user)) || !HasOne(user) || raw_.is_symbolic(user)) continue;
+      if (!IsSlice(user)) continue;
       shape_of_[static_cast<size_t>(user)] = c.start;
       below.push_back(user);
     }
@@ -190,6 +190,7 @@ class Rebuild {
 
  private:
   NodeId Place(NodeId raw) const { return new_id_[static_cast<size_t>(raw)]; }
+  NodeId Last() const { return static_cast<NodeId>(raw_id_.size()) - 1; }
 
   absl::Span<const NodeId> Map(absl::Span<const NodeId> ids, std::vector<NodeId>& mapped) const {
     mapped.clear();
@@ -219,15 +220,18 @@ class Rebuild {
       const Collective& c = raw_.collective(raw_.collective_of(n));
       spec.collective = {c.kind, c.group, c.reduce_op, c.tag, raw_.string(c.parameter)};
       if (changes_.InsertsAt(n)) {
-        RETURN_IF_ERROR(InsertPad(n, spec.inputs[0]));
-        inputs_[0] = static_cast<NodeId>(raw_id_.size()) - 1;
+        RETURN_IF_ERROR(Insert(kPad, n, inputs_[0], raw_.inputs(n)[0]));
+        inputs_[0] = Last();
       }
     }
     if (spec.kind == NodeKind::kOutput) spec.slots = Slots();
     const bool is_changed = SetOutputs(n, spec);
     RETURN_IF_ERROR(Emit(spec, n, is_changed));
-    new_id_[static_cast<size_t>(n)] = static_cast<NodeId>(raw_id_.size()) - 1;
-    if (spec.kind == NodeKind::kWait && changes_.InsertsAt(n)) return InsertSlice(n);
+    if (spec.kind == NodeKind::kWait && changes_.InsertsAt(n)) {
+      RETURN_IF_ERROR(Insert(kSlice, n, Last(), n));
+    }
+    // Whoever reads a wait with a slice reads the slice.
+    new_id_[static_cast<size_t>(n)] = Last();
     return absl::OkStatus();
   }
 
@@ -255,36 +259,22 @@ class Rebuild {
     return slots_;
   }
 
-  absl::Status InsertPad(NodeId gather, NodeId source) {
-    const TensorType& shard = raw_.outputs(raw_.inputs(gather)[0])[0];
-    const NodeSpec::Tensor output{shard.dtype, raw_.shape(shard)};
-    NodeSpec pad;
-    pad.kind = NodeKind::kCall;
-    pad.op = "aten.constant_pad_nd.default";
-    pad.inputs = absl::MakeConstSpan(&source, 1);
-    pad.outputs = absl::MakeConstSpan(&output, 1);
-    pad.module = raw_.module(gather);
-    pad.direction = raw_.direction(gather);
-    return Emit(pad, kNoNode, true);
-  }
-
-  absl::Status InsertSlice(NodeId wait) {
-    const NodeId source = Place(wait);
-    const TensorType& whole = raw_.outputs(wait)[0];
-    const NodeSpec::Tensor output{whole.dtype, raw_.shape(whole)};
-    NodeSpec slice;
-    slice.kind = NodeKind::kCall;
-    slice.op = "aten.slice.Tensor";
-    slice.inputs = absl::MakeConstSpan(&source, 1);
-    slice.alias_of = slice.inputs;
-    slice.outputs = absl::MakeConstSpan(&output, 1);
-    slice.flags = kViewFlag;
-    slice.module = raw_.module(wait);
-    slice.direction = raw_.direction(wait);
-    RETURN_IF_ERROR(Emit(slice, kNoNode, true));
-    // Whoever reads the wait from here on reads the slice.
-    new_id_[static_cast<size_t>(wait)] = static_cast<NodeId>(raw_id_.size()) - 1;
-    return absl::OkStatus();
+  // A call on `source` that makes what `like` makes, as a part of what `n` is a part of.
+  absl::Status Insert(absl::string_view op, NodeId n, NodeId source, NodeId like) {
+    const TensorType& tensor = raw_.outputs(like)[0];
+    const NodeSpec::Tensor output{tensor.dtype, raw_.shape(tensor)};
+    NodeSpec call;
+    call.kind = NodeKind::kCall;
+    call.op = op;
+    call.inputs = absl::MakeConstSpan(&source, 1);
+    call.outputs = absl::MakeConstSpan(&output, 1);
+    if (op == kSlice) {
+      call.alias_of = call.inputs;
+      call.flags = kViewFlag;
+    }
+    call.module = raw_.module(n);
+    call.direction = raw_.direction(n);
+    return Emit(call, kNoNode, true);
   }
 
   absl::Status Emit(NodeSpec& spec, NodeId raw_id, bool is_changed) {
@@ -294,9 +284,8 @@ class Rebuild {
       for (int64_t dim : tensor.shape) size *= dim;
       bytes = CappedSum(bytes, size);
     }
-    const bool reads_stale = std::any_of(spec.inputs.begin(), spec.inputs.end(), [&](NodeId input) {
-      return is_stale_[static_cast<size_t>(input)];
-    });
+    const bool reads_stale = absl::c_any_of(
+        spec.inputs, [&](NodeId input) { return is_stale_[static_cast<size_t>(input)]; });
     if (is_changed || reads_stale) spec.memory_bytes = CountMemoryBytes(spec, bytes);
     is_stale_.push_back(is_changed);
     bytes_.push_back(bytes);
@@ -327,9 +316,7 @@ class Rebuild {
 }  // namespace
 
 absl::StatusOr<NormalizedGraph> Normalize(const Graph& raw) {
-  Changes changes(raw);
-  changes.Sort();
-  return Rebuild(raw, changes).Run();
+  return Rebuild(raw, Changes(raw)).Run();
 }
 
 }  // namespace bucketd

@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace bucketd {
@@ -11,10 +12,23 @@ namespace {
 
 using Names = absl::flat_hash_set<absl::string_view>;
 
-// An in-place op does what its functional twin does.
-bool Has(const Names& names, absl::string_view base) {
-  return names.contains(base) || names.contains(absl::StripSuffix(base, "_"));
-}
+constexpr char kPointwise[] =
+    "_to_copy abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp "
+    "clamp_max clamp_min clone convert_element_type cos div elu eq erf exp exp2 expm1 floor "
+    "floor_divide fmod ge gelu gelu_backward gt hardswish hardtanh isinf isnan le leaky_relu lerp "
+    "log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum "
+    "mul nan_to_num ne neg pow reciprocal relu remainder round rsqrt rsub sigmoid "
+    "sigmoid_backward sign silu silu_backward sin softplus sqrt square sub tanh tanh_backward "
+    "threshold threshold_backward trunc where";
+
+constexpr char kCompute[] =
+    "mm addmm bmm baddbmm _scaled_mm convolution _convolution cudnn_convolution "
+    "convolution_overrideable _slow_conv2d_forward convolution_backward "
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
+    "_flash_attention_forward _flash_attention_backward _efficient_attention_forward "
+    "_efficient_attention_backward flex_attention flex_attention_backward";
 
 }  // namespace
 
@@ -37,119 +51,16 @@ bool IsOrderedOp(absl::string_view op) {
 }
 
 bool IsPointwiseOp(absl::string_view op) {
-  static const Names& kNames = *new Names{"_to_copy",
-                                          "abs",
-                                          "add",
-                                          "addcdiv",
-                                          "addcmul",
-                                          "bitwise_and",
-                                          "bitwise_not",
-                                          "bitwise_or",
-                                          "bitwise_xor",
-                                          "ceil",
-                                          "clamp",
-                                          "clamp_max",
-                                          "clamp_min",
-                                          "clone",
-                                          "convert_element_type",
-                                          "cos",
-                                          "div",
-                                          "elu",
-                                          "eq",
-                                          "erf",
-                                          "exp",
-                                          "exp2",
-                                          "expm1",
-                                          "floor",
-                                          "floor_divide",
-                                          "fmod",
-                                          "ge",
-                                          "gelu",
-                                          "gelu_backward",
-                                          "gt",
-                                          "hardswish",
-                                          "hardtanh",
-                                          "isinf",
-                                          "isnan",
-                                          "le",
-                                          "leaky_relu",
-                                          "lerp",
-                                          "log",
-                                          "log1p",
-                                          "log2",
-                                          "logical_and",
-                                          "logical_not",
-                                          "logical_or",
-                                          "logical_xor",
-                                          "lt",
-                                          "masked_fill",
-                                          "maximum",
-                                          "minimum",
-                                          "mul",
-                                          "nan_to_num",
-                                          "ne",
-                                          "neg",
-                                          "pow",
-                                          "reciprocal",
-                                          "relu",
-                                          "remainder",
-                                          "round",
-                                          "rsqrt",
-                                          "rsub",
-                                          "sigmoid",
-                                          "sigmoid_backward",
-                                          "sign",
-                                          "silu",
-                                          "silu_backward",
-                                          "sin",
-                                          "softplus",
-                                          "sqrt",
-                                          "square",
-                                          "sub",
-                                          "tanh",
-                                          "tanh_backward",
-                                          "threshold",
-                                          "threshold_backward",
-                                          "trunc",
-                                          "where"};
-  return Has(kNames, BaseName(op));
+  static const Names& kNames = *new Names(absl::StrSplit(kPointwise, ' '));
+  const absl::string_view base = BaseName(op);
+  // An in-place op does what its functional twin does.
+  return kNames.contains(base) || kNames.contains(absl::StripSuffix(base, "_"));
 }
 
 bool IsComputeOp(absl::string_view op) {
-  static const Names& kNames = *new Names{"mm",
-                                          "addmm",
-                                          "bmm",
-                                          "baddbmm",
-                                          "_scaled_mm",
-                                          "convolution",
-                                          "_convolution",
-                                          "cudnn_convolution",
-                                          "convolution_overrideable",
-                                          "_slow_conv2d_forward",
-                                          "convolution_backward",
-                                          "_scaled_dot_product_flash_attention",
-                                          "_scaled_dot_product_flash_attention_backward",
-                                          "_scaled_dot_product_efficient_attention",
-                                          "_scaled_dot_product_efficient_attention_backward",
-                                          "_scaled_dot_product_cudnn_attention",
-                                          "_scaled_dot_product_cudnn_attention_backward",
-                                          "_flash_attention_forward",
-                                          "_flash_attention_backward",
-                                          "_efficient_attention_forward",
-                                          "_efficient_attention_backward",
-                                          "flex_attention",
-                                          "flex_attention_backward"};
+  static const Names& kNames = *new Names(absl::StrSplit(kCompute, ' '));
   return kNames.contains(BaseName(op));
 }
-
-bool IsCastOp(absl::string_view op) {
-  return op == "aten._to_copy.default" || op == "prims.convert_element_type.default" ||
-         op == "aten.to.dtype";
-}
-
-bool IsPadOp(absl::string_view op) { return op == "aten.constant_pad_nd.default"; }
-bool IsSliceOp(absl::string_view op) { return op == "aten.slice.Tensor"; }
-bool IsCatOp(absl::string_view op) { return op == "aten.cat.default"; }
 
 Traffic TrafficOf(absl::string_view op) {
   static const Names& kGathers = *new Names{"embedding", "index", "index_select", "gather"};

@@ -20,10 +20,6 @@ bool IsPointwiseOp(absl::string_view op);
 // Ops that torch counts as compute (a FLOP formula is registered): matrix products, convolutions,
 // attention.
 bool IsComputeOp(absl::string_view op);
-bool IsCastOp(absl::string_view op);
-bool IsPadOp(absl::string_view op);    // aten.constant_pad_nd.default
-bool IsSliceOp(absl::string_view op);  // aten.slice.Tensor
-bool IsCatOp(absl::string_view op);    // aten.cat.default
 
 // How memory_bytes of a call that is no view is counted (proto/GRAPH.md §3).
 enum class Traffic : uint8_t {
