@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,15 +83,18 @@ absl::Status GraphBuilder::CheckString(absl::string_view s, absl::string_view wh
   return absl::OkStatus();
 }
 
+absl::Status GraphBuilder::CountString(absl::string_view s, absl::string_view what) {
+  RETURN_IF_ERROR(CheckString(s, what));
+  string_bytes_ += static_cast<int64_t>(s.size());
+  if (string_bytes_ <= limits_.max_string_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the graph's strings are longer than ", limits_.max_string_bytes, " bytes"));
+}
+
 absl::StatusOr<StringId> GraphBuilder::Intern(absl::string_view s, absl::string_view what) {
   if (s.empty()) return 0;
   if (const auto it = interned_.find(s); it != interned_.end()) return it->second;
-  RETURN_IF_ERROR(CheckString(s, what));
-  string_bytes_ += static_cast<int64_t>(s.size());
-  if (string_bytes_ > limits_.max_string_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the graph's strings are longer than ", limits_.max_string_bytes, " bytes"));
-  }
+  RETURN_IF_ERROR(CountString(s, what));
   const auto id = static_cast<StringId>(graph_.strings_.size());
   graph_.strings_.emplace_back(s);
   interned_.emplace(s, id);
@@ -186,7 +190,8 @@ absl::Status GraphBuilder::CheckEnums(const NodeSpec& node) const {
   return absl::OkStatus();
 }
 
-// What belongs to another kind is refused, not ignored: it would not be in the digest.
+// What belongs to another kind is refused, not ignored: it would not be in the
+// digest.
 absl::Status GraphBuilder::CheckKind(const NodeSpec& node) const {
   const NodeKind kind = node.kind;
   const NodeSpec::CollectiveSpec& c = node.collective;
@@ -296,7 +301,8 @@ absl::Status GraphBuilder::AddOutputs(const NodeSpec& node) {
     bool too_large = false;
     for (int64_t dim : tensor.shape) {
       if (dim < 0) return Error(node, absl::StrCat("negative size in shape ", shape()));
-      // A later zero makes a product small again, but what overflowed on the way is no real shape.
+      // A later zero makes a product small again, but what overflowed on the
+      // way is no real shape.
       too_large =
           too_large || __builtin_mul_overflow(elements, std::max<int64_t>(dim, 1), &elements);
     }
@@ -427,7 +433,9 @@ absl::Status GraphBuilder::AddSlots(const NodeSpec& node) {
     int64_t& mark = marks_[static_cast<size_t>(slot.node)];
     if (mark != stamp_) {
       if (distinct >= node.inputs.size() || node.inputs[distinct] != slot.node) {
-        return bad("the inputs are not the slots' nodes, each once, in order of first appearance");
+        return bad(
+            "the inputs are not the slots' nodes, each once, in order "
+            "of first appearance");
       }
       ++distinct;
     }
@@ -444,22 +452,18 @@ absl::Status GraphBuilder::AddSlots(const NodeSpec& node) {
 
 absl::Status GraphBuilder::AddStrings(const NodeSpec& node) {
   Graph& g = graph_;
-  const std::pair<absl::string_view, std::vector<StringId>*> fields[] = {
-      {node.op, &g.op_}, {node.module, &g.module_}, {node.parameter, &g.parameter_}};
-  static constexpr absl::string_view kWhat[] = {"op", "module", "parameter"};
-  for (size_t i = 0; i < 3; ++i) {
-    const absl::StatusOr<StringId> id = Intern(fields[i].first, kWhat[i]);
+  const std::tuple<absl::string_view, const char*, std::vector<StringId>&> fields[] = {
+      {node.op, "op", g.op_},
+      {node.module, "module", g.module_},
+      {node.parameter, "parameter", g.parameter_}};
+  for (const auto& [text, what, ids] : fields) {
+    const absl::StatusOr<StringId> id = Intern(text, what);
     if (!id.ok()) return Error(node, id.status().message());
-    fields[i].second->push_back(*id);
+    ids.push_back(*id);
   }
   if (node.name.empty() && g.node_name_begin_.empty()) return absl::OkStatus();
-  if (auto status = CheckString(node.name, "name"); !status.ok()) {
+  if (auto status = CountString(node.name, "name"); !status.ok()) {
     return Error(node, status.message());
-  }
-  string_bytes_ += static_cast<int64_t>(node.name.size());
-  if (string_bytes_ > limits_.max_string_bytes) {
-    return Error(node, absl::StrCat("the graph's strings are longer than ",
-                                    limits_.max_string_bytes, " bytes"));
   }
   // Names may begin late; the nodes before have none.
   if (g.node_name_begin_.empty()) g.node_name_begin_.assign(g.kind_.size() + 1, 0);
