@@ -15,6 +15,8 @@ int64_t HeapBytes(const std::string& s) {
   return s.capacity() > kInline ? static_cast<int64_t>(s.capacity() + 1) : 0;
 }
 
+int64_t HeapBytes(const Csr& lists) { return HeapBytes(lists.begin) + HeapBytes(lists.all); }
+
 }  // namespace
 
 absl::string_view Graph::node_name(NodeId n) const {
@@ -38,14 +40,13 @@ int64_t OutputBytes(const Graph& graph, NodeId n) {
 
 int64_t Graph::memory_footprint() const {
   int64_t bytes = HeapBytes(name_) + HeapBytes(kind_) + HeapBytes(op_) + HeapBytes(module_) +
-                  HeapBytes(parameter_) + HeapBytes(input_begin_) + HeapBytes(user_begin_) +
-                  HeapBytes(output_begin_) + HeapBytes(alias_begin_) + HeapBytes(mutate_begin_) +
-                  HeapBytes(inputs_) + HeapBytes(users_) + HeapBytes(alias_of_) +
-                  HeapBytes(mutates_) + HeapBytes(outputs_) + HeapBytes(dims_) + HeapBytes(flags_) +
-                  HeapBytes(flops_) + HeapBytes(memory_bytes_) + HeapBytes(direction_) +
-                  HeapBytes(role_) + HeapBytes(getitem_index_) + HeapBytes(collective_of_) +
-                  HeapBytes(collectives_) + HeapBytes(groups_) + HeapBytes(slots_) +
-                  HeapBytes(strings_) + HeapBytes(node_names_) + HeapBytes(node_name_begin_);
+                  HeapBytes(parameter_) + HeapBytes(inputs_) + HeapBytes(users_) +
+                  HeapBytes(alias_of_) + HeapBytes(mutates_) + HeapBytes(output_begin_) +
+                  HeapBytes(outputs_) + HeapBytes(dims_) + HeapBytes(flags_) + HeapBytes(flops_) +
+                  HeapBytes(memory_bytes_) + HeapBytes(direction_) + HeapBytes(role_) +
+                  HeapBytes(getitem_index_) + HeapBytes(collective_of_) + HeapBytes(collectives_) +
+                  HeapBytes(groups_) + HeapBytes(slots_) + HeapBytes(strings_) +
+                  HeapBytes(node_names_) + HeapBytes(node_name_begin_);
   for (const std::string& s : strings_) bytes += HeapBytes(s);
   for (const Group& g : groups_) bytes += HeapBytes(g.mesh_dim);
   return bytes;

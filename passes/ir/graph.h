@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "passes/base/csr.h"
 #include "passes/base/index.h"
 #include "passes/base/types.h"
 
@@ -82,12 +83,15 @@ class Graph {
   // "%12 (mm_3)" or "%12": how messages speak of a node.
   std::string Describe(NodeId n) const;
 
-  absl::Span<const NodeId> inputs(NodeId n) const { return Slice(inputs_, input_begin_, n); }
+  absl::Span<const NodeId> inputs(NodeId n) const { return inputs_.of(n); }
   // Nodes that read n, each once, ascending.
-  absl::Span<const NodeId> users(NodeId n) const { return Slice(users_, user_begin_, n); }
-  absl::Span<const TensorType> outputs(NodeId n) const { return Slice(outputs_, output_begin_, n); }
-  absl::Span<const NodeId> alias_of(NodeId n) const { return Slice(alias_of_, alias_begin_, n); }
-  absl::Span<const NodeId> mutates(NodeId n) const { return Slice(mutates_, mutate_begin_, n); }
+  absl::Span<const NodeId> users(NodeId n) const { return users_.of(n); }
+  absl::Span<const TensorType> outputs(NodeId n) const {
+    const size_t from = Index(output_begin_[Index(n)]);
+    return absl::MakeConstSpan(outputs_).subspan(from, Index(output_begin_[Index(n) + 1]) - from);
+  }
+  absl::Span<const NodeId> alias_of(NodeId n) const { return alias_of_.of(n); }
+  absl::Span<const NodeId> mutates(NodeId n) const { return mutates_.of(n); }
   absl::Span<const int64_t> shape(const TensorType& t) const {
     return absl::MakeConstSpan(dims_).subspan(static_cast<size_t>(t.first_dim),
                                               static_cast<size_t>(t.rank));
@@ -122,25 +126,19 @@ class Graph {
   absl::Span<const OutputSlot> output_slots() const { return slots_; }
   absl::string_view string(StringId s) const { return strings_[Index(s)]; }
   absl::Span<const std::string> strings() const { return strings_; }
-  bool has_mutation() const { return !mutates_.empty(); }
+  bool has_mutation() const { return !mutates_.all.empty(); }
   // Heap bytes held, for admission and the benchmark.
   int64_t memory_footprint() const;
 
  private:
   friend class GraphBuilder;
   Graph() = default;
-  template <typename T>
-  static absl::Span<const T> Slice(const std::vector<T>& all, const std::vector<int32_t>& begin,
-                                   NodeId n) {
-    const size_t from = Index(begin[Index(n)]);
-    return absl::MakeConstSpan(all).subspan(from, Index(begin[Index(n) + 1]) - from);
-  }
 
   std::string name_;
   std::vector<NodeKind> kind_;
   std::vector<StringId> op_, module_, parameter_;
-  std::vector<int32_t> input_begin_, user_begin_, output_begin_, alias_begin_, mutate_begin_;
-  std::vector<NodeId> inputs_, users_, alias_of_, mutates_;
+  Csr inputs_, users_, alias_of_, mutates_;
+  std::vector<int32_t> output_begin_ = {0};
   std::vector<TensorType> outputs_;
   std::vector<int64_t> dims_;
   std::vector<uint8_t> flags_;

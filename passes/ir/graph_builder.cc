@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
-#include "passes/base/csr.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/text.h"
 
@@ -36,10 +35,6 @@ GraphBuilder::GraphBuilder(std::string name, GraphLimits limits) : limits_(limit
   graph_.name_ = std::move(name);
   graph_.strings_.emplace_back();
   interned_.emplace("", 0);
-  for (std::vector<int32_t>* begin :
-       {&graph_.input_begin_, &graph_.output_begin_, &graph_.alias_begin_, &graph_.mutate_begin_}) {
-    begin->push_back(0);
-  }
 }
 
 void GraphBuilder::Reserve(int64_t nodes, int64_t edges) {
@@ -48,10 +43,9 @@ void GraphBuilder::Reserve(int64_t nodes, int64_t edges) {
   Graph& g = graph_;
   g.kind_.reserve(n);
   for (auto* v : {&g.op_, &g.module_, &g.parameter_}) v->reserve(n);
-  for (auto* v : {&g.input_begin_, &g.output_begin_, &g.alias_begin_, &g.mutate_begin_}) {
-    v->reserve(n + 1);
-  }
-  g.inputs_.reserve(e);
+  for (auto* v : {&g.inputs_, &g.alias_of_, &g.mutates_}) v->begin.reserve(n + 1);
+  g.output_begin_.reserve(n + 1);
+  g.inputs_.all.reserve(e);
   g.outputs_.reserve(n);
   g.flags_.reserve(n);
   g.flops_.reserve(n);
@@ -148,9 +142,9 @@ absl::StatusOr<NodeId> GraphBuilder::Add(const NodeSpec& node) {
   RETURN_IF_ERROR(CheckEnums(node));
   RETURN_IF_ERROR(CheckKind(node));
   RETURN_IF_ERROR(CheckFigures(node));
-  RETURN_IF_ERROR(AddEdges(node, node.inputs, "input", g.inputs_, g.input_begin_));
+  RETURN_IF_ERROR(AddEdges(node, node.inputs, "input", g.inputs_));
   RETURN_IF_ERROR(AddMutations(node));
-  RETURN_IF_ERROR(AddEdges(node, node.alias_of, "alias_of", g.alias_of_, g.alias_begin_));
+  RETURN_IF_ERROR(AddEdges(node, node.alias_of, "alias_of", g.alias_of_));
   RETURN_IF_ERROR(AddOutputs(node));
   g.collective_of_.push_back(-1);
   if (node.kind == NodeKind::kCollective) RETURN_IF_ERROR(AddCollective(node));
@@ -190,8 +184,7 @@ absl::Status GraphBuilder::CheckEnums(const NodeSpec& node) const {
   return absl::OkStatus();
 }
 
-// What belongs to another kind is refused, not ignored: it would not be in the
-// digest.
+// What belongs to another kind is refused, not ignored: it would not be in the digest.
 absl::Status GraphBuilder::CheckKind(const NodeSpec& node) const {
   const NodeKind kind = node.kind;
   const NodeSpec::CollectiveSpec& c = node.collective;
@@ -243,10 +236,11 @@ absl::Status GraphBuilder::CheckFigures(const NodeSpec& node) {
   return absl::OkStatus();
 }
 
-absl::Status GraphBuilder::AddEdges(const NodeSpec& node, Ids ids, absl::string_view what,
-                                    std::vector<NodeId>& all, std::vector<int32_t>& begin) {
+absl::Status GraphBuilder::AddEdges(const NodeSpec& node, absl::Span<const NodeId> ids,
+                                    absl::string_view what, Csr& edges_of) {
   const auto id = static_cast<int64_t>(graph_.kind_.size());
-  const size_t edges = graph_.inputs_.size() + graph_.alias_of_.size() + graph_.mutates_.size();
+  const size_t edges =
+      graph_.inputs_.all.size() + graph_.alias_of_.all.size() + graph_.mutates_.all.size();
   if (static_cast<int64_t>(edges + ids.size()) > limits_.max_edges) {
     return Error(node, absl::StrCat("the graph has more than ", limits_.max_edges, " edges"));
   }
@@ -259,9 +253,9 @@ absl::Status GraphBuilder::AddEdges(const NodeSpec& node, Ids ids, absl::string_
     int64_t& mark = marks_[static_cast<size_t>(from)];
     if (mark == stamp_) return Error(node, absl::StrCat(what, " %", from, " stands twice"));
     mark = stamp_;
-    all.push_back(from);
+    edges_of.all.push_back(from);
   }
-  begin.push_back(static_cast<int32_t>(all.size()));
+  edges_of.Close();
   return absl::OkStatus();
 }
 
@@ -276,9 +270,9 @@ absl::Status GraphBuilder::AddMutations(const NodeSpec& node) {
     int64_t& mark = marks_[static_cast<size_t>(target)];
     if (mark == stamp_) return Error(node, absl::StrCat("mutates %", target, " twice"));
     mark = stamp_;
-    graph_.mutates_.push_back(target);
+    graph_.mutates_.all.push_back(target);
   }
-  graph_.mutate_begin_.push_back(static_cast<int32_t>(graph_.mutates_.size()));
+  graph_.mutates_.Close();
   return absl::OkStatus();
 }
 
@@ -301,8 +295,7 @@ absl::Status GraphBuilder::AddOutputs(const NodeSpec& node) {
     bool too_large = false;
     for (int64_t dim : tensor.shape) {
       if (dim < 0) return Error(node, absl::StrCat("negative size in shape ", shape()));
-      // A later zero makes a product small again, but what overflowed on the
-      // way is no real shape.
+      // A later zero makes a product small again, but what overflowed on the way is no real shape.
       too_large =
           too_large || __builtin_mul_overflow(elements, std::max<int64_t>(dim, 1), &elements);
     }
@@ -433,9 +426,7 @@ absl::Status GraphBuilder::AddSlots(const NodeSpec& node) {
     int64_t& mark = marks_[static_cast<size_t>(slot.node)];
     if (mark != stamp_) {
       if (distinct >= node.inputs.size() || node.inputs[distinct] != slot.node) {
-        return bad(
-            "the inputs are not the slots' nodes, each once, in order "
-            "of first appearance");
+        return bad("the inputs are not the slots' nodes, each once, in order of first appearance");
       }
       ++distinct;
     }
@@ -472,18 +463,6 @@ absl::Status GraphBuilder::AddStrings(const NodeSpec& node) {
   return absl::OkStatus();
 }
 
-void GraphBuilder::BuildUsers() {
-  Graph& g = graph_;
-  // Walking users in order leaves every list ascending.
-  Csr users = MakeCsr(g.size(), [&](auto add) {
-    for (NodeId user = 0; user < g.size(); ++user) {
-      for (const NodeId from : g.inputs(user)) add(from, user);
-    }
-  });
-  g.user_begin_ = std::move(users.begin);
-  g.users_ = std::move(users.all);
-}
-
 absl::StatusOr<Graph> GraphBuilder::Build() && {
   if (failed_) return absl::FailedPreconditionError("an earlier node or group was refused");
   if (graph_.kind_.empty()) return absl::InvalidArgumentError("graph: it has no nodes");
@@ -492,7 +471,12 @@ absl::StatusOr<Graph> GraphBuilder::Build() && {
     return absl::InvalidArgumentError(absl::StrCat("node ", graph_.Describe(graph_.output_node()),
                                                    ": expected the output as the last node"));
   }
-  BuildUsers();
+  // Walking users in order leaves every list ascending.
+  graph_.users_ = MakeCsr(graph_.size(), [&](auto add) {
+    for (NodeId user = 0; user < graph_.size(); ++user) {
+      for (const NodeId from : graph_.inputs(user)) add(from, user);
+    }
+  });
   return std::move(graph_);
 }
 

@@ -1,6 +1,6 @@
-// The one way to make a Graph: nodes are appended in program order, each
-// checked as it comes. Bad input of any kind gives an INVALID_ARGUMENT that
-// names the node and what was expected; the builder never crashes on it.
+// The one way to make a Graph: nodes are appended in program order, each checked as it comes. Bad
+// input of any kind gives an INVALID_ARGUMENT that names the node and what was expected; the
+// builder never crashes on it.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "passes/base/csr.h"
 #include "passes/base/types.h"
 #include "passes/ir/graph.h"
 
@@ -31,13 +32,11 @@ struct GraphLimits {
   int64_t max_groups = 65536;
 };
 
-// Sums over a graph of this limit's figures (tensor bytes, flops, memory bytes)
-// cannot overflow an int64: the builder rejects a graph whose total is above
-// it.
+// Sums over a graph of this limit's figures (tensor bytes, flops, memory bytes) cannot overflow an
+// int64: the builder rejects a graph whose total is above it.
 inline constexpr int64_t kMaxGraphTotal = int64_t{1} << 61;
 
-// A node as a reader hands it over; spans need to live only during the call of
-// Add.
+// A node as a reader hands it over; spans need to live only during the call of Add.
 struct NodeSpec {
   struct Tensor {
     DType dtype = DType::kUnspecified;
@@ -76,23 +75,20 @@ class GraphBuilder {
   void Reserve(int64_t nodes, int64_t edges);
   // Groups come before the nodes that use them. Returns the group's index.
   absl::StatusOr<GroupId> AddGroup(Group group);
-  // Returns the node's id. Checks: inputs exist (earlier ids) and are distinct;
-  // a wait waits for a collective that nobody else waits for; shapes of a
-  // collective fit its kind and group (all-gather: dim 0 times size, ...), but
-  // for hints, of which rank and dtype alone count; mutated nodes are inputs; a
-  // symbolic node has an output; sizes are not negative, do not overflow; enum
-  // values are known; strings are UTF-8 without control characters; what
-  // belongs to another kind of node is unset; an empty slot has no kind and no
-  // parameter.
+  // Returns the node's id. Checks: inputs exist (earlier ids) and are distinct; a wait waits for a
+  // collective that nobody else waits for; shapes of a collective fit its kind and group
+  // (all-gather: dim 0 times size, ...), but for hints, of which rank and dtype alone count;
+  // mutated nodes are inputs; a symbolic node has an output; sizes are not negative, do not
+  // overflow; enum values are known; strings are UTF-8 without control characters; what belongs to
+  // another kind of node is unset; an empty slot has no kind and no parameter.
   absl::StatusOr<NodeId> Add(const NodeSpec& node);
   // What was accepted so far; users() is not there yet.
   const Graph& graph() const { return graph_; }
-  // Checks: there are nodes, exactly one output and it is last; slots name
-  // nodes; every string table fits. Builds users.
+  // Checks: there are nodes, exactly one output and it is last; slots name nodes; every string
+  // table fits. Builds users.
   absl::StatusOr<Graph> Build() &&;
 
  private:
-  using Ids = absl::Span<const NodeId>;
   absl::Status Error(const NodeSpec& node, absl::string_view text) const;
   absl::Status CheckString(absl::string_view s, absl::string_view what) const;
   absl::Status CountString(absl::string_view s, absl::string_view what);
@@ -100,8 +96,8 @@ class GraphBuilder {
   absl::Status CheckEnums(const NodeSpec& node) const;
   absl::Status CheckKind(const NodeSpec& node) const;
   absl::Status CheckFigures(const NodeSpec& node);
-  absl::Status AddEdges(const NodeSpec& node, Ids ids, absl::string_view what,
-                        std::vector<NodeId>& all, std::vector<int32_t>& begin);
+  absl::Status AddEdges(const NodeSpec& node, absl::Span<const NodeId> ids, absl::string_view what,
+                        Csr& edges_of);
   absl::Status AddMutations(const NodeSpec& node);
   absl::Status AddOutputs(const NodeSpec& node);
   absl::Status AddCollective(const NodeSpec& node);
@@ -110,7 +106,6 @@ class GraphBuilder {
   absl::Status AddWait(const NodeSpec& node);
   absl::Status AddSlots(const NodeSpec& node);
   absl::Status AddStrings(const NodeSpec& node);
-  void BuildUsers();
 
   Graph graph_;
   GraphLimits limits_;
