@@ -3,7 +3,6 @@
 #pragma once
 
 #include <compare>
-#include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
@@ -30,6 +29,11 @@ struct BucketKey {
 
 // The first field that differs: "kind", "group", "reduce op" or "dtype"; "" where the keys are
 // equal.
-absl::string_view Difference(const BucketKey& a, const BucketKey& b);
+inline absl::string_view Difference(const BucketKey& a, const BucketKey& b) {
+  if (a.kind != b.kind) return "kind";
+  if (a.group != b.group) return "group";
+  if (a.reduce_op != b.reduce_op) return "reduce op";
+  return a.dtype != b.dtype ? "dtype" : "";
+}
 
 }  // namespace bucketd
