@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include <openssl/evp.h>
@@ -18,13 +20,6 @@ void Require(bool ok) {
 }
 
 EVP_MD_CTX* Context(void* context) { return static_cast<EVP_MD_CTX*>(context); }
-
-int HexValue(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 }  // namespace
 
@@ -56,21 +51,17 @@ Digest Sha256Stream::Finish() {
 std::string ToHex(const Digest& digest) { return absl::BytesToHexString(AsBytes(digest)); }
 
 absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
-  Digest digest;
-  if (hex.size() != 2 * digest.size()) {
+  if (hex.size() != 64) {
     return absl::InvalidArgumentError(
         absl::StrCat("digest: expected 64 hexadecimal digits, got ", hex.size(), " characters"));
   }
-  for (size_t i = 0; i < digest.size(); ++i) {
-    const int high = HexValue(hex[2 * i]);
-    const int low = HexValue(hex[2 * i + 1]);
-    if (high < 0 || low < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("digest: not a hexadecimal digit at position ",
-                                                     high < 0 ? 2 * i : 2 * i + 1));
-    }
-    digest[i] = static_cast<uint8_t>(high * 16 + low);
+  const auto bad = absl::c_find_if_not(
+      hex, [](char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); });
+  if (bad != hex.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("digest: not a hexadecimal digit at position ", bad - hex.begin()));
   }
-  return digest;
+  return DigestFromBytes(absl::HexStringToBytes(hex));
 }
 
 absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes) {
