@@ -72,7 +72,7 @@ absl::StatusOr<BucketSpec> SpecOf(const Bucket& bucket, const StatedBucket& stat
   if (!FromName(stated.dtype, spec.dtype)) {
     return Wrong(where + ".dtype", "is \"", stated.dtype, "\", which is none");
   }
-  if (!FindName(stated.reduce_op, ReduceOp::kNone, ReduceOp::kBxor, spec.op)) {
+  if (!FromName(stated.reduce_op, spec.op)) {
     return Wrong(where + ".reduce_op", "is \"", stated.reduce_op, "\", which is none");
   }
   if (stated.group_size < 1 || stated.group_size > kMaxGroup) {

@@ -13,8 +13,6 @@ absl::string_view Lookup(Enum value, const absl::string_view (&names)[n]) {
   return i < n ? names[i] : absl::string_view("?");
 }
 
-constexpr absl::string_view kNumerics[] = {"unspecified", "eager_order", "exact", "free"};
-
 }  // namespace
 
 int64_t ItemSize(DType dtype) {
@@ -105,23 +103,14 @@ absl::string_view Name(CopyStream stream) {
   return Lookup(stream, kNames);
 }
 
-absl::string_view Name(Numerics numerics) { return Lookup(numerics, kNumerics); }
-
-absl::Span<const absl::string_view> NumericsNames() {
-  return absl::MakeConstSpan(kNumerics).subspan(1);
+absl::string_view Name(Numerics numerics) {
+  static constexpr absl::string_view kNames[] = {"unspecified", "eager_order", "exact", "free"};
+  return Lookup(numerics, kNames);
 }
 
 absl::string_view Name(Bits bits) {
   static constexpr absl::string_view kNames[] = {"unsaid", "neither", "eager", "unplanned", "both"};
   return Lookup(bits, kNames);
-}
-
-bool FromName(absl::string_view name, DType& dtype) {
-  return FindName(name, DType::kBool, DType::kC128, dtype);
-}
-
-bool FromName(absl::string_view name, CollectiveKind& kind) {
-  return FindName(name, CollectiveKind::kAllGather, kCollectiveTraits.back().kind, kind);
 }
 
 }  // namespace bucketd

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 
 namespace bucketd {
 
@@ -78,8 +77,7 @@ enum class Bits : uint8_t { kUnsaid = 0, kNeither, kEager, kUnplanned, kBoth };
 // Bytes of one element. Zero for kUnspecified.
 int64_t ItemSize(DType dtype);
 
-// Names as in text, JSON and tables: "bf16", "all_gather", "sum", ... FromName returns false if
-// there is no such name.
+// Names as in text, JSON and tables: "bf16", "all_gather", "sum", ...; "?" of what is no value.
 absl::string_view Name(DType dtype);
 absl::string_view Name(NodeKind kind);
 absl::string_view Name(CollectiveKind kind);
@@ -94,19 +92,24 @@ absl::string_view Name(Numerics numerics);
 absl::string_view Name(Bits bits);
 // "ag", "rs", "ar", "a2a", "bc": as graph files and the referee say it.
 absl::string_view ShortName(CollectiveKind kind);
-bool FromName(absl::string_view name, DType& dtype);
-bool FromName(absl::string_view name, CollectiveKind& kind);
-// Of the values from `first` to `last`.
+// Of all values of one of these enums but "unspecified", in order.
 template <typename Enum>
-bool FindName(absl::string_view name, Enum first, Enum last, Enum& value) {
-  for (int i = static_cast<int>(first); i <= static_cast<int>(last); ++i) {
-    if (Name(static_cast<Enum>(i)) != name) continue;
+std::vector<absl::string_view> NamesOf() {
+  std::vector<absl::string_view> names;
+  for (int i = 0; Name(static_cast<Enum>(i)) != "?"; ++i) {
+    if (Name(static_cast<Enum>(i)) != "unspecified") names.push_back(Name(static_cast<Enum>(i)));
+  }
+  return names;
+}
+// False if none of those is the name; `value` then stays.
+template <typename Enum>
+bool FromName(absl::string_view name, Enum& value) {
+  for (int i = 0; Name(static_cast<Enum>(i)) != "?"; ++i) {
+    if (Name(static_cast<Enum>(i)) != name || name == "unspecified") continue;
     value = static_cast<Enum>(i);
     return true;
   }
   return false;
 }
-// All of Numerics, from kEagerOrder.
-absl::Span<const absl::string_view> NumericsNames();
 
 }  // namespace bucketd

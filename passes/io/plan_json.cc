@@ -104,22 +104,16 @@ absl::StatusOr<std::vector<T>> Integers(const Members& members, const char* key,
   return values;
 }
 
-// Sets `value` to the one of `known` that the field names; leaves it if there is no field.
-template <typename E>
-absl::Status ReadName(const Members& members, const char* key, std::initializer_list<E> known,
-                      E& value) {
+// Sets `value` to what the field names; leaves it if there is no field.
+template <typename Enum>
+absl::Status ReadName(const Members& members, const char* key, Enum& value) {
   std::string text;
   if (members.Find(key) == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(members.Text(key, true, text));
-  for (const E candidate : known) {
-    if (Name(candidate) == text) {
-      value = candidate;
-      return absl::OkStatus();
-    }
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      members.Place(key), ": is ", Quoted(text), ", expected one of: ",
-      absl::StrJoin(known, ", ", [](std::string* out, E e) { absl::StrAppend(out, Name(e)); })));
+  if (FromName(text, value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(members.Place(key), ": is ", Quoted(text),
+                   ", expected one of: ", absl::StrJoin(NamesOf<Enum>(), ", ")));
 }
 
 absl::StatusOr<Bucket> ReadBucket(const json& object, const std::string& where) {
@@ -127,10 +121,8 @@ absl::StatusOr<Bucket> ReadBucket(const json& object, const std::string& where) 
   const Members members(object, where);
   Bucket bucket;
   ASSIGN_OR_RETURN(bucket.members, Integers<NodeId>(members, "members", true));
-  RETURN_IF_ERROR(
-      ReadName(members, "mode", {BucketMode::kPacked, BucketMode::kGrouped}, bucket.mode));
-  RETURN_IF_ERROR(
-      ReadName(members, "copies", {CopyStream::kCompute, CopyStream::kComm}, bucket.copies));
+  RETURN_IF_ERROR(ReadName(members, "mode", bucket.mode));
+  RETURN_IF_ERROR(ReadName(members, "copies", bucket.copies));
   RETURN_IF_ERROR(members.Text("name", false, bucket.name));
   ASSIGN_OR_RETURN(bucket.offsets, Integers<int64_t>(members, "offsets", false));
   RETURN_IF_ERROR(members.Integer("slice_bytes", false, bucket.slice_bytes));
@@ -221,11 +213,8 @@ absl::Status ReadHeader(const Members& members, Plan& plan) {
   RETURN_IF_ERROR(members.Text("cost_profile", false, plan.cost_profile));
   RETURN_IF_ERROR(members.Text("backend", false, plan.backend));
   RETURN_IF_ERROR(members.Text("bits_text", false, plan.bits_text));
-  RETURN_IF_ERROR(ReadName(
-      members, "bits", {Bits::kUnsaid, Bits::kNeither, Bits::kEager, Bits::kUnplanned, Bits::kBoth},
-      plan.bits));
-  return ReadName(members, "numerics", {Numerics::kEagerOrder, Numerics::kExact, Numerics::kFree},
-                  plan.numerics);
+  RETURN_IF_ERROR(ReadName(members, "bits", plan.bits));
+  return ReadName(members, "numerics", plan.numerics);
 }
 
 absl::StatusOr<Plan> ReadPlan(const json& object) {

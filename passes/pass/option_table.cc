@@ -87,7 +87,7 @@ absl::Status Read(absl::string_view text, DenseRegions& out) {
   return ReadName(text, kDense, DenseRegions::kOff, out);
 }
 absl::Status Read(absl::string_view text, Numerics& out) {
-  return ReadName(text, NumericsNames(), Numerics::kEagerOrder, out);
+  return ReadName(text, NamesOf<Numerics>(), Numerics::kEagerOrder, out);
 }
 std::string Show(Choice value) { return std::string(kChoices[static_cast<size_t>(value)]); }
 std::string Show(MemoryRule value) { return std::string(kRules[static_cast<size_t>(value)]); }

@@ -42,7 +42,7 @@ absl::Status PlanOptions::Validate() const {
   RETURN_IF_ERROR(CheckName("backend", backend, kBackends));
   if (numerics < Numerics::kEagerOrder || numerics > Numerics::kFree) {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown numerics; known: ", absl::StrJoin(NumericsNames(), ", ")));
+        absl::StrCat("unknown numerics; known: ", absl::StrJoin(NamesOf<Numerics>(), ", ")));
   }
   RETURN_IF_ERROR(CheckRange("memory_limit_ppm", memory_limit_ppm, 1, kMaxLimitPpm));
   RETURN_IF_ERROR(CheckRange("memory_limit_bytes", memory_limit_bytes, 0, kMaxLimitBytes));

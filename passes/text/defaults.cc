@@ -41,16 +41,6 @@ constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-bool FromText(absl::string_view name, ReduceOp& out) {
-  return FindName(name, ReduceOp::kNone, ReduceOp::kBxor, out);
-}
-bool FromText(absl::string_view name, Tag& out) {
-  return FindName(name, Tag::kFsdpAllGather, Tag::kHsdpAllReduce, out);
-}
-bool FromText(absl::string_view name, SlotKind& out) {
-  return FindName(name, SlotKind::kNone, SlotKind::kSaved, out);
-}
-
 const Keyword* FindKeyword(absl::string_view word) {
   for (const Keyword& keyword : Keywords()) {
     if (keyword.word == word) return &keyword;

@@ -15,11 +15,6 @@
 
 namespace bucketd::text_internal {
 
-// The inverse of Name(), as FromName() for others; false if there is no such name.
-bool FromText(absl::string_view name, ReduceOp& out);
-bool FromText(absl::string_view name, Tag& out);
-bool FromText(absl::string_view name, SlotKind& out);
-
 // What begins a node's line: "input", "param", "all_gather", "wait", ... Words that are none of
 // these are ops of calls.
 struct Keyword {

@@ -151,7 +151,7 @@ absl::Status NodeLineReader::ReadSlots() {
   // Without slots, attributes may follow at once.
   SlotKind kind = SlotKind::kNone;
   const absl::string_view word = scan_.PeekWord();
-  const bool begins = word == "empty" || word == "grad" || FromText(word, kind);
+  const bool begins = word == "empty" || word == "grad" || FromName(word, kind);
   if (scan_.Peek() != '%' && !begins) return absl::OkStatus();
   std::vector<NodeId>& inputs = inputs_;
   while (!scan_.AtLineEnd() && scan_.Peek() != ':') {
@@ -181,7 +181,7 @@ absl::StatusOr<NodeSpec::Slot> NodeLineReader::ReadSlot() {
   if (word == "empty") return slot;
   slot.kind = SlotKind::kOutput;
   const bool is_grad = word == "grad";
-  if (!word.empty() && !is_grad && !FromText(word, slot.kind)) {
+  if (!word.empty() && !is_grad && !FromName(word, slot.kind)) {
     return scan_.ErrorAt(offset,
                          "expected %node, or grad, saved, output, none, parameter_gradient or "
                          "input_gradient before it, or empty");
@@ -323,7 +323,8 @@ absl::Status NodeLineReader::ReadName(Attribute attribute) {
   const size_t offset = scan_.offset();
   NodeSpec::CollectiveSpec& c = line_.spec.collective;
   const absl::string_view name = scan_.Word();
-  if (attribute == kReduce ? FromText(name, c.reduce_op) : FromText(name, c.tag)) {
+  if (attribute == kReduce ? FromName(name, c.reduce_op)
+                           : FromName(name, c.tag) && c.tag != Tag::kNone) {
     return absl::OkStatus();
   }
   return scan_.ErrorAt(offset, attribute == kReduce
