@@ -175,8 +175,7 @@ absl::Status NodeLineReader::ReadSlots() {
 // %y, saved %x, grad(w) %g, grad %x, or empty. Without parentheses, grad is an input's.
 absl::StatusOr<NodeSpec::Slot> NodeLineReader::ReadSlot() {
   NodeSpec::Slot slot;
-  scan_.SkipBlanks();
-  const size_t offset = scan_.offset();
+  const size_t offset = scan_.Here();
   const absl::string_view word = scan_.Word();
   if (word == "empty") return slot;
   slot.kind = SlotKind::kOutput;
@@ -306,8 +305,7 @@ absl::Status NodeLineReader::ReadCost(Attribute attribute) {
 }
 
 absl::Status NodeLineReader::ReadGroup(Attribute) {
-  scan_.SkipBlanks();
-  const size_t offset = scan_.offset();
+  const size_t offset = scan_.Here();
   ASSIGN_OR_RETURN(const GroupName name, ReadGroupName());
   const auto it = groups_.find({name.mesh_dim, name.lane});
   if (it == groups_.end()) {
@@ -319,8 +317,7 @@ absl::Status NodeLineReader::ReadGroup(Attribute) {
 }
 
 absl::Status NodeLineReader::ReadName(Attribute attribute) {
-  scan_.SkipBlanks();
-  const size_t offset = scan_.offset();
+  const size_t offset = scan_.Here();
   NodeSpec::CollectiveSpec& c = line_.spec.collective;
   const absl::string_view name = scan_.Word();
   if (attribute == kReduce ? FromName(name, c.reduce_op)
@@ -361,8 +358,7 @@ absl::Status NodeLineReader::ReadTypes() {
 }
 
 absl::Status NodeLineReader::ReadType() {
-  scan_.SkipBlanks();
-  const size_t offset = scan_.offset();
+  const size_t offset = scan_.Here();
   NodeSpec::Tensor tensor;
   if (!FromName(scan_.Word(), tensor.dtype)) {
     return scan_.ErrorAt(offset, "expected a dtype (bf16, f32, i64, bool, ...), or () for none");

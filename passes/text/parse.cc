@@ -88,8 +88,7 @@ class GraphParser {
   }
 
   absl::Status ReadGroup() {
-    scan_.SkipBlanks();
-    const size_t offset = scan_.offset();
+    const size_t offset = scan_.Here();
     ASSIGN_OR_RETURN(const GroupName name, lines_.ReadGroupName());
     RETURN_IF_ERROR(scan_.Expect('='));
     ASSIGN_OR_RETURN(const int64_t size, scan_.Integer("the number of ranks", INT32_MAX));
@@ -134,8 +133,7 @@ class GraphParser {
   }
 
   absl::Status ReadNode() {
-    scan_.SkipBlanks();
-    const size_t offset = scan_.offset();
+    const size_t offset = scan_.Here();
     const Graph& graph = builder_->graph();
     RETURN_IF_ERROR(lines_.Read(graph, names_, direction_));
     const NodeLine& line = lines_.line();

@@ -68,8 +68,7 @@ class PlanScanner {
   }
 
   absl::Status ScanBucket() {
-    scan_.SkipBlanks();
-    const size_t offset = scan_.offset();
+    const size_t offset = scan_.Here();
     const auto next = static_cast<BucketId>(plan_.buckets.size());
     ASSIGN_OR_RETURN(const BucketId k, ScanBucketName(next));
     if (k != next) {
@@ -77,8 +76,7 @@ class PlanScanner {
     }
     RETURN_IF_ERROR(scan_.Expect('='));
     Bucket bucket;
-    scan_.SkipBlanks();
-    const size_t kind_offset = scan_.offset();
+    const size_t kind_offset = scan_.Here();
     const absl::string_view kind = scan_.Word();
     RETURN_IF_ERROR(ScanMembers(bucket));
     if (!kind.empty() && !bucket.members.empty()) {

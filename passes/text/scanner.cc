@@ -64,20 +64,16 @@ void Scanner::SkipLines() {
   for (SkipBlanks(); at_ < text_.size() && text_[at_] == '\n'; SkipBlanks()) ++at_;
 }
 
-bool Scanner::AtEnd() {
+size_t Scanner::Here() {
   SkipBlanks();
-  return at_ == text_.size();
+  return at_;
 }
 
-bool Scanner::AtLineEnd() {
-  SkipBlanks();
-  return at_ == text_.size() || text_[at_] == '\n' || text_[at_] == '}';
-}
+bool Scanner::AtEnd() { return Here() == text_.size(); }
 
-char Scanner::Peek() {
-  SkipBlanks();
-  return at_ < text_.size() ? text_[at_] : '\0';
-}
+bool Scanner::AtLineEnd() { return AtEnd() || text_[at_] == '\n' || text_[at_] == '}'; }
+
+char Scanner::Peek() { return AtEnd() ? '\0' : text_[at_]; }
 
 bool Scanner::Accept(char c) {
   if (AtEnd() || text_[at_] != c) return false;
@@ -102,16 +98,14 @@ absl::string_view Scanner::Word() {
 }
 
 absl::string_view Scanner::PeekWord() {
-  SkipBlanks();
-  const size_t from = at_;
+  const size_t from = Here();
   const absl::string_view word = Word();
   at_ = from;
   return word;
 }
 
 bool Scanner::AcceptWord(absl::string_view word) {
-  SkipBlanks();
-  const absl::string_view rest = text_.substr(at_);
+  const absl::string_view rest = text_.substr(Here());
   if (!absl::StartsWith(rest, word)) return false;
   if (rest.size() > word.size() && IsWordChar(rest[word.size()])) return false;
   at_ += word.size();
@@ -151,8 +145,7 @@ absl::StatusOr<absl::string_view> Scanner::Quoted(absl::string_view what) {
 }
 
 absl::string_view Scanner::Digits() {
-  SkipBlanks();
-  const size_t from = at_;
+  const size_t from = Here();
   while (at_ < text_.size() && IsDigit(text_[at_])) ++at_;
   return text_.substr(from, at_ - from);
 }
@@ -174,7 +167,19 @@ absl::StatusOr<int64_t> Scanner::Integer(absl::string_view what, int64_t most) {
 
 absl::StatusOr<NodeLabel> Scanner::Label() {
   if (Peek() != '%') return Expected("%name");
-  return LabelText(at_++);
+  NodeLabel label;
+  label.offset = at_++;
+  const char c = at_ < text_.size() ? text_[at_] : '\0';
+  if (IsDigit(c)) {
+    ASSIGN_OR_RETURN(label.position, Integer("a node's position", INT32_MAX));
+  } else if (c == '"') {
+    ASSIGN_OR_RETURN(label.name, Quoted("name"));
+  } else if (LeadsWord(c)) {
+    label.name = Word();
+  } else {
+    return Expected("a node's name or position after %");
+  }
+  return label;
 }
 
 absl::Status Scanner::Labels(char open, char close,
@@ -192,26 +197,9 @@ absl::Status Scanner::Labels(char open, char close,
   }
 }
 
-absl::StatusOr<NodeLabel> Scanner::LabelText(size_t offset) {
-  NodeLabel label;
-  label.offset = offset;
-  const char c = at_ < text_.size() ? text_[at_] : '\0';
-  if (IsDigit(c)) {
-    ASSIGN_OR_RETURN(label.position, Integer("a node's position", INT32_MAX));
-  } else if (c == '"') {
-    ASSIGN_OR_RETURN(label.name, Quoted("name"));
-  } else if (LeadsWord(c)) {
-    label.name = Word();
-  } else {
-    return Expected("a node's name or position after %");
-  }
-  return label;
-}
-
 template <size_t n>
 absl::StatusOr<double> Scanner::Measure(absl::string_view what, const Unit (&units)[n]) {
-  SkipBlanks();
-  const size_t from = at_;
+  const size_t from = Here();
   if (Digits().empty()) return Expected(what);
   if (at_ < text_.size() && text_[at_] == '.') {
     ++at_;

@@ -31,7 +31,6 @@ class Scanner {
   // INVALID_ARGUMENT if the text or one of its lines is longer than allowed.
   static absl::Status CheckBounds(absl::string_view text, int64_t max_bytes, int64_t max_line);
 
-  void SkipBlanks();
   void SkipLines();  // blanks and newlines
   // These skip blanks first.
   bool AtEnd();      // of the text
@@ -60,6 +59,7 @@ class Scanner {
   absl::StatusOr<double> BytesPerSecond(absl::string_view what);
 
   size_t offset() const { return at_; }
+  size_t Here();  // the same, behind blanks
   // "line:column: text", both from 1, columns in bytes.
   absl::Status ErrorAt(size_t offset, absl::string_view text) const;
   // The same, at what comes next and naming it.
@@ -74,7 +74,7 @@ class Scanner {
   absl::StatusOr<double> Measure(absl::string_view what, const Unit (&units)[n]);
   absl::StatusOr<absl::string_view> Quoted(absl::string_view what);
   absl::string_view Digits();
-  absl::StatusOr<NodeLabel> LabelText(size_t offset);  // behind the %
+  void SkipBlanks();
 
   absl::string_view text_;
   size_t at_ = 0;
