@@ -229,9 +229,7 @@ void Writer::EndLine() {
   line_begin_ = out_.size();
 }
 
-std::string QuotedText(absl::string_view text) {
-  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), IsWordChar);
-  if (plain) return std::string(text);
+std::string InQuotes(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out.push_back('\\');
@@ -241,9 +239,12 @@ std::string QuotedText(absl::string_view text) {
 }
 
 std::string Quoted(absl::string_view text) {
-  if (IsWord(text)) return std::string(text);
-  const std::string quoted = QuotedText(text);
-  return quoted[0] == '"' ? quoted : absl::StrCat("\"", quoted, "\"");
+  return IsWord(text) ? std::string(text) : InQuotes(text);
+}
+
+std::string QuotedText(absl::string_view text) {
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), IsWordChar);
+  return plain ? std::string(text) : InQuotes(text);
 }
 
 NodeNames::NodeNames(const Graph& graph) : graph_(graph) {

@@ -41,6 +41,7 @@ class Writer {
   size_t line_begin_ = 0;
 };
 
+std::string InQuotes(absl::string_view text);
 // A text as a word, or in quotes where it is none.
 std::string Quoted(absl::string_view text);
 // The same for texts where digits may lead.

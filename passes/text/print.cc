@@ -144,13 +144,10 @@ class GraphPrinter {
     const absl::string_view op = graph_.op(n);
     const absl::string_view brief = ShortOp(op);
     const bool plain = IsWord(op) && op.find('.') != absl::string_view::npos;
-    if (!brief.empty()) {
-      Put(brief);
-    } else if (plain) {
-      Put(op);
+    if (!brief.empty() || plain) {
+      Put(brief.empty() ? op : brief);
     } else {
-      const std::string text = QuotedText(op);
-      Put(text[0] == '"' ? text : absl::StrCat("\"", text, "\""));
+      Put(InQuotes(op));
     }
     List("(", graph_.inputs(n));
   }
