@@ -30,7 +30,8 @@ struct GroupName {
 struct LineCosts {
   LinkText link;
   double exposed_us = kNotStated, est_us = kNotStated;
-  std::vector<NodeLabel> hidden_by;
+  std::vector<NodeLabel> hidden_by;  // may name nodes that come later
+  bool states_overlap() const { return !hidden_by.empty() || exposed_us >= 0 || est_us >= 0; }
 };
 
 struct NodeLine {

@@ -146,17 +146,10 @@ class GraphParser {
                                                   it->second, " already"));
       }
     }
-    if (!line.costs.hidden_by.empty() || line.costs.exposed_us >= 0 || line.costs.est_us >= 0) {
-      overlap_.push_back({builder_->graph().collective_of(*id), offset, line.costs.exposed_us,
-                          line.costs.est_us, line.costs.hidden_by});
-    }
     has_costs_ = has_costs_ || line.costs.link.states_any();
-    if (line.spec.kind == NodeKind::kCollective) {
-      links_.push_back({line.costs.link, offset});
-      node_us_.push_back(0.0);
-    } else {
-      node_us_.push_back(std::max(line.costs.link.cost_us, 0.0));
-    }
+    const bool starts = line.spec.kind == NodeKind::kCollective;
+    node_us_.push_back(starts ? 0.0 : std::max(line.costs.link.cost_us, 0.0));
+    if (starts) stated_.push_back({offset, line.costs});
     return absl::OkStatus();
   }
 
@@ -164,32 +157,34 @@ class GraphParser {
     if (!has_costs_) return absl::OkStatus();
     const Graph& graph = parsed.graph;
     parsed.costs.node_us = std::move(node_us_);
-    for (size_t i = 0; i < links_.size(); ++i) {
+    for (size_t i = 0; i < stated_.size(); ++i) {
       const Collective& c = graph.collectives()[i];
-      const auto link = ResolveLink(links_[i].text, group_links_[static_cast<size_t>(c.group)], c,
-                                    graph.group(c).size);
-      if (!link.ok()) return scan_.ErrorAt(links_[i].offset, link.status().message());
+      const auto link =
+          ResolveLink(stated_[i].costs.link, group_links_[static_cast<size_t>(c.group)], c,
+                      graph.group(c).size);
+      if (!link.ok()) return scan_.ErrorAt(stated_[i].offset, link.status().message());
       parsed.costs.links.push_back(*link);
     }
     return absl::OkStatus();
   }
 
   absl::Status ResolveOverlap(ParsedBir& parsed) {
-    for (const Overlap& stated : overlap_) {
-      BirOverlap& overlap = parsed.overlap.emplace_back();
-      overlap.collective = stated.collective;
-      for (const double us : {stated.exposed_us, stated.est_us}) {
-        if (us > kMaxOverlapUs) {
-          return scan_.ErrorAt(stated.offset, absl::StrCat("expected exposed= and est= of at most ",
-                                                           TimeText(kMaxOverlapUs)));
-        }
+    const auto ps = [](double us) {
+      return us < 0 ? int64_t{-1} : static_cast<int64_t>(std::nearbyint(us * 1e6));
+    };
+    for (size_t i = 0; i < stated_.size(); ++i) {
+      const LineCosts& costs = stated_[i].costs;
+      if (std::max(costs.exposed_us, costs.est_us) > kMaxOverlapUs) {
+        return scan_.ErrorAt(
+            stated_[i].offset,
+            absl::StrCat("expected exposed= and est= of at most ", TimeText(kMaxOverlapUs)));
       }
-      const auto ps = [](double us) {
-        return us < 0 ? int64_t{-1} : static_cast<int64_t>(std::nearbyint(us * 1e6));
-      };
-      overlap.exposed_ps = ps(stated.exposed_us);
-      overlap.est_ps = ps(stated.est_us);
-      for (const NodeLabel& label : stated.hidden_by) {
+      if (!costs.states_overlap()) continue;
+      BirOverlap& overlap = parsed.overlap.emplace_back();
+      overlap.collective = static_cast<CollectiveId>(i);
+      overlap.exposed_ps = ps(costs.exposed_us);
+      overlap.est_ps = ps(costs.est_us);
+      for (const NodeLabel& label : costs.hidden_by) {
         ASSIGN_OR_RETURN(const NodeId n, Resolve(scan_, label, names_, parsed.graph.size()));
         overlap.hidden_by.push_back(n);
       }
@@ -197,15 +192,9 @@ class GraphParser {
     return absl::OkStatus();
   }
 
-  struct Link {
-    LinkText text;
+  struct Stated {
     size_t offset = 0;
-  };
-  struct Overlap {
-    CollectiveId collective = -1;
-    size_t offset = 0;
-    double exposed_us = kNotStated, est_us = kNotStated;
-    std::vector<NodeLabel> hidden_by;  // may name nodes that come later
+    LineCosts costs;
   };
 
   Scanner scan_;
@@ -218,9 +207,8 @@ class GraphParser {
   Direction direction_ = Direction::kNone;
   bool has_costs_ = false;
   std::vector<LinkText> group_links_;
-  std::vector<Link> links_;  // one a collective
+  std::vector<Stated> stated_;  // one a collective
   std::vector<double> node_us_;
-  std::vector<Overlap> overlap_;
 };
 
 }  // namespace
