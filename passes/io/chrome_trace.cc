@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 
-#include "passes/io/json_text.h"
+#include "passes/io/json_fields.h"
 #include "passes/ir/ops.h"
 #include "passes/sim/simulator.h"
 

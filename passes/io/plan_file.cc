@@ -8,7 +8,7 @@
 
 #include "passes/base/read_file.h"
 #include "passes/base/status_macros.h"
-#include "passes/io/json_text.h"
+#include "passes/io/json_fields.h"
 #include "passes/io/plan_json.h"
 #include "passes/io/proto_io.h"
 #include "passes/ir/text.h"

@@ -10,7 +10,6 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/json_fields.h"
-#include "passes/io/json_text.h"
 
 namespace bucketd {
 namespace {

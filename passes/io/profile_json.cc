@@ -12,7 +12,6 @@
 #include "passes/cost/profile_numbers.h"
 #include "passes/io/cost_json.h"
 #include "passes/io/json_fields.h"
-#include "passes/io/json_text.h"
 
 namespace bucketd {
 namespace {
