@@ -22,15 +22,21 @@ using nlohmann::json;
 
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 
+constexpr std::pair<const char*, int64_t Prediction::*> kFigures[] = {
+    {"total_ps", &Prediction::total_ps},     {"exposed_ps", &Prediction::exposed_ps},
+    {"compute_ps", &Prediction::compute_ps}, {"comm_ps", &Prediction::comm_ps},
+    {"copies_ps", &Prediction::copies_ps},   {"busiest_group_ps", &Prediction::busiest_group_ps},
+    {"peak_bytes", &Prediction::peak_bytes}};
+
 // ---- writing
 
 std::string PredictionText(const Prediction& p) {
-  return absl::StrCat("{\"total_ps\": ", p.total_ps, ", \"exposed_ps\": ", p.exposed_ps,
-                      ", \"compute_ps\": ", p.compute_ps, ", \"comm_ps\": ", p.comm_ps,
-                      ", \"copies_ps\": ", p.copies_ps,
-                      ", \"busiest_group_ps\": ", p.busiest_group_ps,
-                      ", \"peak_bytes\": ", p.peak_bytes,
-                      ", \"peak_at\": ", p.peak_at == kNoNode ? "null" : absl::StrCat(p.peak_at),
+  std::string text = "{";
+  for (const auto& [name, figure] : kFigures) {
+    absl::StrAppend(&text, "\"", name, "\": ", p.*figure, ", ");
+  }
+  return absl::StrCat(text,
+                      "\"peak_at\": ", p.peak_at == kNoNode ? "null" : absl::StrCat(p.peak_at),
                       ", \"collectives\": ", p.collectives, "}");
 }
 
@@ -162,13 +168,9 @@ absl::Status ReadPrediction(const Members& plan, const char* key, Prediction& p)
   if (found == nullptr) return absl::OkStatus();
   if (!found->is_object()) return WrongType(key, "an object", *found);
   const Members members(*found, key);
-  RETURN_IF_ERROR(members.Integer("total_ps", false, p.total_ps));
-  RETURN_IF_ERROR(members.Integer("exposed_ps", false, p.exposed_ps));
-  RETURN_IF_ERROR(members.Integer("compute_ps", false, p.compute_ps));
-  RETURN_IF_ERROR(members.Integer("comm_ps", false, p.comm_ps));
-  RETURN_IF_ERROR(members.Integer("copies_ps", false, p.copies_ps));
-  RETURN_IF_ERROR(members.Integer("busiest_group_ps", false, p.busiest_group_ps));
-  RETURN_IF_ERROR(members.Integer("peak_bytes", false, p.peak_bytes));
+  for (const auto& [name, figure] : kFigures) {
+    RETURN_IF_ERROR(members.Integer(name, false, p.*figure));
+  }
   RETURN_IF_ERROR(members.Integer("collectives", false, p.collectives));
   const json* peak_at = members.Find("peak_at");
   const bool is_null = peak_at != nullptr && peak_at->is_null();
