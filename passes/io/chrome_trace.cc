@@ -22,6 +22,21 @@ std::string Us(int64_t ps) { return absl::StrFormat("%d.%06d", ps / 1'000'000, p
 
 std::string Spoken(CollectiveKind kind) { return absl::StrReplaceAll(Name(kind), {{"_", "-"}}); }
 
+// Events stand one a line.
+void Append(absl::string_view event, std::string& out) {
+  absl::StrAppend(&out, out.empty() ? "" : ",\n", event);
+}
+
+std::string ProcessName(int pid, absl::string_view name) {
+  return absl::StrCat("{\"ph\": \"M\", \"pid\": ", pid,
+                      ", \"name\": \"process_name\", \"args\": {\"name\": ", Quoted(name), "}}");
+}
+
+std::string TrackName(int pid, int64_t track, absl::string_view name) {
+  return absl::StrCat("{\"ph\": \"M\", \"pid\": ", pid, ", \"tid\": ", track,
+                      ", \"name\": \"thread_name\", \"args\": {\"name\": ", Quoted(name), "}}");
+}
+
 // Writes one simulated run as one process of the trace.
 class Process {
  public:
@@ -44,14 +59,12 @@ class Process {
   static constexpr int kStallTrack = 2;
   static constexpr int kFirstGroupTrack = 3;
 
-  void Append(absl::string_view event) { absl::StrAppend(&out_, out_.empty() ? "" : ",\n", event); }
-
   void NameTrack(int track, absl::string_view name) {
-    Append(absl::StrCat("{\"ph\": \"M\", \"pid\": ", pid_, ", \"tid\": ", track,
-                        ", \"name\": \"thread_name\", \"args\": {\"name\": ", Quoted(name), "}}"));
-    Append(absl::StrCat("{\"ph\": \"M\", \"pid\": ", pid_, ", \"tid\": ", track,
-                        ", \"name\": \"thread_sort_index\", \"args\": {\"sort_index\": ", track,
-                        "}}"));
+    Append(TrackName(pid_, track, name), out_);
+    Append(
+        absl::StrCat("{\"ph\": \"M\", \"pid\": ", pid_, ", \"tid\": ", track,
+                     ", \"name\": \"thread_sort_index\", \"args\": {\"sort_index\": ", track, "}}"),
+        out_);
   }
 
   void Tracks(absl::string_view title) {
@@ -60,8 +73,7 @@ class Process {
         absl::StrFormat("%s: %.3f ms, %.3f ms exposed, %d collectives", title,
                         static_cast<double>(p.total_ps) * 1e-9,
                         static_cast<double>(p.exposed_ps) * 1e-9, p.collectives);
-    Append(absl::StrCat("{\"ph\": \"M\", \"pid\": ", pid_,
-                        ", \"name\": \"process_name\", \"args\": {\"name\": ", Quoted(name), "}}"));
+    Append(ProcessName(pid_, name), out_);
     NameTrack(kComputeTrack, "compute stream");
     NameTrack(kStallTrack, "stalls (exposed communication)");
     for (size_t g = 0; g < graph_.groups().size(); ++g) {
@@ -81,11 +93,8 @@ class Process {
   std::string BucketTitle(BucketId k) const {
     const Bucket& bucket = plan_.buckets[static_cast<size_t>(k)];
     const std::string name = bucket.name.empty() ? absl::StrCat("bucket ", k) : bucket.name;
-    return absl::StrCat(Spoken(KindOf(bucket)), " ", name, " (", bucket.members.size(), ")");
-  }
-
-  CollectiveKind KindOf(const Bucket& bucket) const {
-    return graph_.collective(graph_.collective_of(bucket.members.front())).kind;
+    const Collective& c = graph_.collective(graph_.collective_of(bucket.members.front()));
+    return absl::StrCat(Spoken(c.kind), " ", name, " (", bucket.members.size(), ")");
   }
 
   std::string NodeTitle(NodeId n) const {
@@ -97,35 +106,23 @@ class Process {
     return title;
   }
 
-  std::string Title(const TimelineEvent& event) const {
-    const std::string what = event.bucket >= 0 ? BucketTitle(event.bucket) : NodeTitle(event.node);
-    switch (event.kind) {
-      case Kind::kCopyIn:
-        return absl::StrCat("copy in: ", what);
-      case Kind::kCopyOut:
-        return absl::StrCat("copy out: ", what);
-      case Kind::kStall:
-        return absl::StrCat("wait for ", what);
-      case Kind::kCompute:
-      case Kind::kCollective:
-        break;
-    }
-    return what;
-  }
-
-  static absl::string_view Category(Kind kind) {
+  struct KindText {
+    absl::string_view category, verb;
+  };
+  static KindText TextOf(Kind kind) {
     switch (kind) {
       case Kind::kCompute:
-        return "compute";
+        return {"compute", ""};
       case Kind::kCollective:
-        return "collective";
-      case Kind::kStall:
-        return "stall";
+        return {"collective", ""};
       case Kind::kCopyIn:
+        return {"copy", "copy in: "};
       case Kind::kCopyOut:
+        return {"copy", "copy out: "};
+      case Kind::kStall:
         break;
     }
-    return "copy";
+    return {"stall", "wait for "};
   }
 
   std::string BucketArgs(BucketId k) const {
@@ -151,11 +148,15 @@ class Process {
   }
 
   void WriteEvent(const TimelineEvent& event) {
+    const KindText text = TextOf(event.kind);
+    const bool of_bucket = event.bucket >= 0;
+    const std::string title = of_bucket ? BucketTitle(event.bucket) : NodeTitle(event.node);
     Append(absl::StrCat("{\"ph\": \"X\", \"pid\": ", pid_, ", \"tid\": ", TrackOf(event),
                         ", \"ts\": ", Us(event.start_ps), ", \"dur\": ",
-                        Us(event.end_ps - event.start_ps), ", \"cat\": \"", Category(event.kind),
-                        "\", \"name\": ", Quoted(Title(event)), ", \"args\": {",
-                        event.bucket >= 0 ? BucketArgs(event.bucket) : NodeArgs(event.node), "}}"));
+                        Us(event.end_ps - event.start_ps), ", \"cat\": \"", text.category,
+                        "\", \"name\": ", Quoted(absl::StrCat(text.verb, title)), ", \"args\": {",
+                        of_bucket ? BucketArgs(event.bucket) : NodeArgs(event.node), "}}"),
+           out_);
   }
 
   // Of several steps at one moment the last one counts.
@@ -168,7 +169,8 @@ class Process {
       if (!last_at_this_moment || live[i] == written) continue;
       written = live[i];
       Append(absl::StrCat("{\"ph\": \"C\", \"pid\": ", pid_, ", \"ts\": ", Us(clock[i]),
-                          ", \"name\": \"live memory\", \"args\": {\"bytes\": ", live[i], "}}"));
+                          ", \"name\": \"live memory\", \"args\": {\"bytes\": ", live[i], "}}"),
+             out_);
     }
   }
 
@@ -182,21 +184,19 @@ class Process {
 // What was measured, as one process of the trace.
 void WriteMeasured(const std::string& title, absl::Span<const MeasuredSpan> measured, int pid,
                    std::string& out) {
-  absl::StrAppend(&out, ",\n{\"ph\": \"M\", \"pid\": ", pid,
-                  ", \"name\": \"process_name\", \"args\": {\"name\": ", Quoted(title), "}}");
+  Append(ProcessName(pid, title), out);
   std::vector<std::string> tracks;
   for (const MeasuredSpan& span : measured) {
     const auto known = std::find(tracks.begin(), tracks.end(), span.track);
     const auto tid = known - tracks.begin() + 1;
     if (known == tracks.end()) {
       tracks.push_back(span.track);
-      absl::StrAppend(&out, ",\n{\"ph\": \"M\", \"pid\": ", pid, ", \"tid\": ", tid,
-                      ", \"name\": \"thread_name\", \"args\": {\"name\": ", Quoted(span.track),
-                      "}}");
+      Append(TrackName(pid, tid, span.track), out);
     }
-    absl::StrAppend(&out, ",\n{\"ph\": \"X\", \"pid\": ", pid, ", \"tid\": ", tid,
-                    ", \"ts\": ", Us(span.begin_ps), ", \"dur\": ", Us(span.end_ps - span.begin_ps),
-                    ", \"cat\": \"measured\", \"name\": ", Quoted(span.name), "}");
+    Append(absl::StrCat("{\"ph\": \"X\", \"pid\": ", pid, ", \"tid\": ", tid, ", \"ts\": ",
+                        Us(span.begin_ps), ", \"dur\": ", Us(span.end_ps - span.begin_ps),
+                        ", \"cat\": \"measured\", \"name\": ", Quoted(span.name), "}"),
+           out);
   }
 }
 
