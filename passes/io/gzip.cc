@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -13,21 +14,6 @@ namespace bucketd {
 namespace {
 
 constexpr int kGzipOnly = 16 + MAX_WBITS;
-
-// Owns zlib's state.
-class Inflater {
- public:
-  Inflater() { ok_ = inflateInit2(&stream_, kGzipOnly) == Z_OK; }
-  ~Inflater() { inflateEnd(&stream_); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
-  bool ok() const { return ok_; }
-  z_stream& stream() { return stream_; }
-
- private:
-  z_stream stream_{};
-  bool ok_ = false;
-};
 
 // The length that the last member's trailer claims, modulo 2^32: a first guess, never trusted.
 size_t ClaimedSize(absl::string_view bytes) {
@@ -44,9 +30,11 @@ bool IsGzip(absl::string_view bytes) { return absl::StartsWith(bytes, "\x1f\x8b"
 
 absl::StatusOr<std::string> GunzipBounded(absl::string_view bytes, int64_t max_bytes,
                                           size_t padding) {
-  Inflater inflater;
-  if (!inflater.ok()) return absl::ResourceExhaustedError("gzip: no memory for zlib");
-  z_stream& z = inflater.stream();
+  z_stream z{};
+  if (inflateInit2(&z, kGzipOnly) != Z_OK) {
+    return absl::ResourceExhaustedError("gzip: no memory for zlib");
+  }
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> owner(&z, inflateEnd);
   const auto limit = static_cast<size_t>(max_bytes);
   // Deflate cannot do better than 1032 to 1, so a lying trailer costs no more than that.
   const size_t guess = std::min({ClaimedSize(bytes), limit, bytes.size() * 1032});
