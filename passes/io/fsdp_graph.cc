@@ -59,14 +59,13 @@ class Writer {
     PlaceGradients();
     for (size_t i = 0; i < step_.events.size(); ++i) RETURN_IF_ERROR(AddEvent(i));
     RETURN_IF_ERROR(AddOutput());
-    absl::StatusOr<Graph> graph = std::move(builder_).Build();
-    if (!graph.ok()) return graph.status();
+    ASSIGN_OR_RETURN(Graph graph, std::move(builder_).Build());
     StatedCosts costs;
     costs.node_us = std::move(node_us_);
     Mesh mesh;
     mesh.dims.push_back({kMeshDim, step_.ranks, options_.ranks_per_node, ""});
     mesh.device_type = step_.on_gpu ? "cuda" : "cpu";
-    return CapturedGraph{*std::move(graph), std::move(costs), true, std::move(mesh), "joint", {}};
+    return CapturedGraph{std::move(graph), std::move(costs), true, std::move(mesh), "joint", {}};
   }
 
  private:

@@ -24,16 +24,6 @@ absl::Status Bad(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("graph: ", parts...));
 }
 
-absl::Status CheckVersion(uint64_t version) {
-  if (version == kGraphFormatVersion) return absl::OkStatus();
-  return Bad("format_version ", version, "; this planner reads ", kGraphFormatVersion);
-}
-
-absl::Status CheckTables(const std::vector<absl::string_view>& strings) {
-  if (!strings.empty() && strings[0].empty()) return absl::OkStatus();
-  return Bad("expected \"\" as the first one of the strings");
-}
-
 // Turns node messages into nodes of a builder. Nothing in them is trusted.
 class NodeReader {
  public:
@@ -149,11 +139,6 @@ class NodeReader {
   int64_t next_ = 0;
 };
 
-absl::Status CheckNames(size_t names, int64_t nodes) {
-  if (names == 0 || static_cast<int64_t>(names) == nodes) return absl::OkStatus();
-  return Bad(names, " node names for ", nodes, " nodes");
-}
-
 // The top level of a serialised Graph: views into its bytes.
 struct Parts {
   uint64_t format_version = 0;
@@ -230,11 +215,6 @@ absl::StatusOr<Group> GroupFromBytes(absl::string_view bytes) {
   return group;
 }
 
-bool Parse(absl::string_view bytes, google::protobuf::MessageLite& message) {
-  return bytes.size() <= static_cast<size_t>(kMaxInt32) &&
-         message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
-}
-
 void NodeToProto(const Graph& graph, NodeId n, v1::Node& message) {
   message.set_kind(static_cast<v1::NodeKind>(graph.kind(n)));
   message.set_op(static_cast<uint32_t>(graph.op_id(n)));
@@ -270,9 +250,16 @@ void CollectiveToProto(const Collective& c, v1::Collective& message) {
 absl::StatusOr<Graph> GraphFromBytes(absl::string_view serialized, const GraphLimits& limits) {
   ASSIGN_OR_RETURN(const Parts parts, Split(serialized, limits));
   const auto nodes = static_cast<int64_t>(parts.nodes.size());
-  RETURN_IF_ERROR(CheckVersion(parts.format_version));
-  RETURN_IF_ERROR(CheckTables(parts.strings));
-  RETURN_IF_ERROR(CheckNames(parts.names.size(), nodes));
+  if (parts.format_version != kGraphFormatVersion) {
+    return Bad("format_version ", parts.format_version, "; this planner reads ",
+               kGraphFormatVersion);
+  }
+  if (parts.strings.empty() || !parts.strings[0].empty()) {
+    return Bad("expected \"\" as the first one of the strings");
+  }
+  if (!parts.names.empty() && parts.names.size() != parts.nodes.size()) {
+    return Bad(parts.names.size(), " node names for ", nodes, " nodes");
+  }
   GraphBuilder builder(std::string(parts.name), limits);
   builder.Reserve(nodes, 2 * nodes);
   for (absl::string_view bytes : parts.groups) {
@@ -283,7 +270,10 @@ absl::StatusOr<Graph> GraphFromBytes(absl::string_view serialized, const GraphLi
   v1::Node node;  // one for all: it keeps its memory
   for (absl::string_view bytes : parts.nodes) {
     if (!HasSaneParts(bytes, limits)) return reader.Error("too many outputs or slots");
-    if (!Parse(bytes, node)) return reader.Error("not a serialised bucketd.v1.Node");
+    if (bytes.size() > size_t{kMaxInt32} ||
+        !node.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      return reader.Error("not a serialised bucketd.v1.Node");
+    }
     RETURN_IF_ERROR(reader.Add(node));
   }
   return std::move(builder).Build();

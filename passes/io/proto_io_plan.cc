@@ -234,15 +234,6 @@ absl::StatusOr<Plan> ReadPlan(const v1::Plan& message) {
 
 // ---- options and mesh
 
-// Unset (zero) means the default that stands in `value`.
-template <typename Core, typename Wire>
-absl::Status OptionFromProto(Wire wire, bool (*is_valid)(int), const std::string& where,
-                             Core& value) {
-  if (static_cast<int>(wire) == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(value, EnumFrom<Core>(wire, is_valid, where));
-  return absl::OkStatus();
-}
-
 absl::Status DistanceFromProto(bool is_set, uint32_t wire, const char* where, int32_t& value) {
   if (!is_set) return absl::OkStatus();
   if (wire > kMaxWireInt) return Invalid(where, ": is ", wire, ", expected less than 2^31");
@@ -336,8 +327,10 @@ absl::StatusOr<Mesh> MeshFromProto(const v1::Mesh& message) {
 absl::StatusOr<PlanOptions> OptionsFromProto(const v1::PlanOptions& message, const Mesh& mesh) {
   PlanOptions options;
   if (!message.mode().empty()) options.mode = message.mode();
-  RETURN_IF_ERROR(OptionFromProto(message.numerics(), v1::Numerics_IsValid, "options: numerics",
-                                  options.numerics));
+  if (message.numerics() != v1::NUMERICS_UNSPECIFIED) {
+    ASSIGN_OR_RETURN(options.numerics, EnumFrom<Numerics>(message.numerics(), v1::Numerics_IsValid,
+                                                          "options: numerics"));
+  }
   options.backend = mesh.device_type == "cpu" ? "gloo" : "nccl";
   if (!message.backend().empty()) options.backend = message.backend();
   if (message.memory_limit_ppm() != 0) options.memory_limit_ppm = message.memory_limit_ppm();
