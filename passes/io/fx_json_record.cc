@@ -1,6 +1,7 @@
 #include "passes/io/fx_json_record.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -95,42 +96,38 @@ struct FieldEntry {
 };
 
 // By field; "outputs" has a reader of its own, since it can refuse what JSON allows.
-absl::Span<const FieldEntry> Readers() {
-  static const auto& kReaders = *new std::vector<FieldEntry>{
-      {"id", [](od::value v, Record& r) { r.id = v.get_int64(); }},
-      {"name", [](od::value v, Record& r) { r.name = Text(v); }},
-      {"op", [](od::value v, Record& r) { r.op = Text(v); }},
-      {"inputs", [](od::value v, Record& r) { ReadIds(v, r.inputs); }},
-      {"args", ReadArgs},
-      {"est_us", ReadEstimate},
-      {"measured", [](od::value v, Record& r) { r.measured = v.get_bool(); }},
-      {"is_view", [](od::value v, Record& r) { r.is_view = v.get_bool(); }},
-      {"alias_of", [](od::value v, Record& r) { ReadIds(v, r.alias_of); }},
-      {"mutates", [](od::value v, Record& r) { ReadIds(v, r.mutates); }},
-      {"flops", [](od::value v, Record& r) { r.flops = v.get_int64(); }},
-      {"is_compute", [](od::value v, Record& r) { r.is_compute = v.get_bool(); }},
-      {"coll", ReadColl},
-      {"wait_of",
-       [](od::value v, Record& r) { r.wait_of = v.is_null() ? -1 : int64_t{v.get_int64()}; }},
-      {"module", [](od::value v, Record& r) { r.module = TextOrNull(v); }},
-      {"desc_kind", [](od::value v, Record& r) { r.desc_kind = TextOrNull(v); }},
-      {"is_param", [](od::value v, Record& r) { r.is_param = v.get_bool(); }},
-      {"fqn", [](od::value v, Record& r) { r.fqn = TextOrNull(v); }},
-      {"out_desc", ReadSlots},
-      {"pointwise", [](od::value v, Record& r) { r.pointwise = v.get_bool(); }},
-      {"symbolic", [](od::value v, Record& r) { r.symbolic = v.get_bool(); }},
-      {"memory_bytes", [](od::value v, Record& r) { r.memory_bytes = v.get_int64(); }},
-      {"direction", [](od::value v, Record& r) { r.direction = TextOrNull(v); }},
-      {"index", [](od::value v, Record& r) { r.index = v.get_int64(); }}};
-  return kReaders;
-}
+constexpr FieldEntry kReaders[] = {
+    {"id", [](od::value v, Record& r) { r.id = v.get_int64(); }},
+    {"name", [](od::value v, Record& r) { r.name = Text(v); }},
+    {"op", [](od::value v, Record& r) { r.op = Text(v); }},
+    {"inputs", [](od::value v, Record& r) { ReadIds(v, r.inputs); }},
+    {"args", ReadArgs},
+    {"est_us", ReadEstimate},
+    {"measured", [](od::value v, Record& r) { r.measured = v.get_bool(); }},
+    {"is_view", [](od::value v, Record& r) { r.is_view = v.get_bool(); }},
+    {"alias_of", [](od::value v, Record& r) { ReadIds(v, r.alias_of); }},
+    {"mutates", [](od::value v, Record& r) { ReadIds(v, r.mutates); }},
+    {"flops", [](od::value v, Record& r) { r.flops = v.get_int64(); }},
+    {"is_compute", [](od::value v, Record& r) { r.is_compute = v.get_bool(); }},
+    {"coll", ReadColl},
+    {"wait_of",
+     [](od::value v, Record& r) { r.wait_of = v.is_null() ? -1 : int64_t{v.get_int64()}; }},
+    {"module", [](od::value v, Record& r) { r.module = TextOrNull(v); }},
+    {"desc_kind", [](od::value v, Record& r) { r.desc_kind = TextOrNull(v); }},
+    {"is_param", [](od::value v, Record& r) { r.is_param = v.get_bool(); }},
+    {"fqn", [](od::value v, Record& r) { r.fqn = TextOrNull(v); }},
+    {"out_desc", ReadSlots},
+    {"pointwise", [](od::value v, Record& r) { r.pointwise = v.get_bool(); }},
+    {"symbolic", [](od::value v, Record& r) { r.symbolic = v.get_bool(); }},
+    {"memory_bytes", [](od::value v, Record& r) { r.memory_bytes = v.get_int64(); }},
+    {"direction", [](od::value v, Record& r) { r.direction = TextOrNull(v); }},
+    {"index", [](od::value v, Record& r) { r.index = v.get_int64(); }}};
 
 // Writers keep to one order of fields, so the search goes on where it ended: `at`.
 FieldReader FindReader(absl::string_view name, size_t& at) {
-  const absl::Span<const FieldEntry> readers = Readers();
-  for (size_t tried = 0; tried < readers.size(); ++tried) {
-    const FieldEntry& entry = readers[at];
-    at = at + 1 == readers.size() ? 0 : at + 1;
+  for (size_t tried = 0; tried < std::size(kReaders); ++tried) {
+    const FieldEntry& entry = kReaders[at];
+    at = (at + 1) % std::size(kReaders);
     if (entry.name == name) return entry.read;
   }
   return nullptr;
@@ -139,18 +136,16 @@ FieldReader FindReader(absl::string_view name, size_t& at) {
 // Keeps the memory of the lists.
 void Clear(Record& record) {
   Record empty;
-  empty.inputs.swap(record.inputs);
-  empty.alias_of.swap(record.alias_of);
-  empty.mutates.swap(record.mutates);
-  empty.tensors.swap(record.tensors);
-  empty.dims.swap(record.dims);
-  empty.slots.swap(record.slots);
-  empty.inputs.clear();
-  empty.alias_of.clear();
-  empty.mutates.clear();
-  empty.tensors.clear();
-  empty.dims.clear();
-  empty.slots.clear();
+  const auto keep = [](auto& from, auto& to) {
+    from.clear();
+    to = std::move(from);
+  };
+  keep(record.inputs, empty.inputs);
+  keep(record.alias_of, empty.alias_of);
+  keep(record.mutates, empty.mutates);
+  keep(record.tensors, empty.tensors);
+  keep(record.dims, empty.dims);
+  keep(record.slots, empty.slots);
   record = std::move(empty);
 }
 
