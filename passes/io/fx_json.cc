@@ -1,6 +1,7 @@
 #include "passes/io/fx_json.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
@@ -26,70 +27,58 @@ namespace od = simdjson::ondemand;
 using fx_json::Header;
 using fx_json::Record;
 
+// What the words of a file mean.
 template <typename Value>
-using Table = absl::flat_hash_map<absl::string_view, Value>;
+using Word = std::pair<absl::string_view, Value>;
 
-const Table<DType>& DTypes() {
-  static const auto& kDTypes =
-      *new Table<DType>{{"bool", DType::kBool},      {"uint8", DType::kU8},
-                        {"int8", DType::kI8},        {"int16", DType::kI16},
-                        {"int32", DType::kI32},      {"int64", DType::kI64},
-                        {"float16", DType::kF16},    {"bfloat16", DType::kBF16},
-                        {"float32", DType::kF32},    {"float64", DType::kF64},
-                        {"uint16", DType::kU16},     {"uint32", DType::kU32},
-                        {"uint64", DType::kU64},     {"float8_e4m3fn", DType::kF8E4M3},
-                        {"complex64", DType::kC64},  {"float8_e5m2", DType::kF8E5M2},
-                        {"complex128", DType::kC128}};
-  return kDTypes;
-}
+constexpr Word<DType> kDTypes[] = {
+    {"bfloat16", DType::kBF16},     {"float32", DType::kF32},
+    {"int64", DType::kI64},         {"bool", DType::kBool},
+    {"uint8", DType::kU8},          {"int8", DType::kI8},
+    {"int16", DType::kI16},         {"int32", DType::kI32},
+    {"float16", DType::kF16},       {"float64", DType::kF64},
+    {"uint16", DType::kU16},        {"uint32", DType::kU32},
+    {"uint64", DType::kU64},        {"complex64", DType::kC64},
+    {"complex128", DType::kC128},   {"float8_e4m3fn", DType::kF8E4M3},
+    {"float8_e5m2", DType::kF8E5M2}};
 
-const Table<CollectiveKind>& CollectiveKinds() {
-  static const auto& kKinds = *[] {
-    auto* kinds = new Table<CollectiveKind>;
-    for (const CollectiveTraits& of : AllCollectives()) kinds->emplace(of.short_name, of.kind);
-    return kinds;
-  }();
-  return kKinds;
-}
+constexpr auto kCollectives = [] {
+  std::array<Word<CollectiveKind>, kCollectiveTraits.size() - 1> words;
+  for (size_t i = 0; i < words.size(); ++i) {
+    words[i] = {kCollectiveTraits[i + 1].short_name, kCollectiveTraits[i + 1].kind};
+  }
+  return words;
+}();
 
-const Table<ReduceOp>& ReduceOps() {
-  static const auto& kOps = *new Table<ReduceOp>{
-      {"", ReduceOp::kNone},     {"sum", ReduceOp::kSum}, {"avg", ReduceOp::kAvg},
-      {"min", ReduceOp::kMin},   {"max", ReduceOp::kMax}, {"product", ReduceOp::kProduct},
-      {"band", ReduceOp::kBand}, {"bor", ReduceOp::kBor}, {"bxor", ReduceOp::kBxor}};
-  return kOps;
-}
+constexpr Word<ReduceOp> kReduceOps[] = {
+    {"", ReduceOp::kNone},     {"sum", ReduceOp::kSum}, {"avg", ReduceOp::kAvg},
+    {"min", ReduceOp::kMin},   {"max", ReduceOp::kMax}, {"product", ReduceOp::kProduct},
+    {"band", ReduceOp::kBand}, {"bor", ReduceOp::kBor}, {"bxor", ReduceOp::kBxor}};
 
-const Table<Tag>& Tags() {
-  static const auto& kTags = *new Table<Tag>{{"", Tag::kNone},
-                                             {"fsdp_ag", Tag::kFsdpAllGather},
-                                             {"fsdp_rs", Tag::kFsdpReduceScatter},
-                                             {"ddp_ar", Tag::kDdpAllReduce},
-                                             {"hsdp_ar", Tag::kHsdpAllReduce}};
-  return kTags;
-}
+constexpr Word<Tag> kTags[] = {{"", Tag::kNone},
+                               {"fsdp_ag", Tag::kFsdpAllGather},
+                               {"fsdp_rs", Tag::kFsdpReduceScatter},
+                               {"ddp_ar", Tag::kDdpAllReduce},
+                               {"hsdp_ar", Tag::kHsdpAllReduce}};
 
-const Table<Role>& Roles() {
-  static const auto& kRoles = *new Table<Role>{{"", Role::kNone},           {"mesh", Role::kNone},
-                                               {"param", Role::kParameter}, {"input", Role::kInput},
-                                               {"tangent", Role::kTangent}, {"saved", Role::kSaved},
-                                               {"buffer", Role::kBuffer}};
-  return kRoles;
-}
+constexpr Word<Role> kRoles[] = {{"", Role::kNone},           {"mesh", Role::kNone},
+                                 {"param", Role::kParameter}, {"input", Role::kInput},
+                                 {"tangent", Role::kTangent}, {"saved", Role::kSaved},
+                                 {"buffer", Role::kBuffer}};
 
-const Table<Direction>& Directions() {
-  static const auto& kDirections = *new Table<Direction>{
-      {"", Direction::kNone}, {"fw", Direction::kForward}, {"bw", Direction::kBackward}};
-  return kDirections;
-}
+constexpr Word<Direction> kDirections[] = {
+    {"", Direction::kNone}, {"fw", Direction::kForward}, {"bw", Direction::kBackward}};
 
-const Table<SlotKind>& SlotKinds() {
-  static const auto& kKinds = *new Table<SlotKind>{{"", SlotKind::kNone},
-                                                   {"output", SlotKind::kOutput},
-                                                   {"grad", SlotKind::kInputGradient},
-                                                   {"saved", SlotKind::kSaved}};
-  return kKinds;
-}
+constexpr Word<SlotKind> kSlotKinds[] = {{"", SlotKind::kNone},
+                                         {"output", SlotKind::kOutput},
+                                         {"grad", SlotKind::kInputGradient},
+                                         {"saved", SlotKind::kSaved}};
+
+// Ops that are no calls.
+constexpr Word<NodeKind> kKinds[] = {{"placeholder", NodeKind::kPlaceholder},
+                                     {"get_attr", NodeKind::kGetAttr},
+                                     {"getitem", NodeKind::kGetitem},
+                                     {"output", NodeKind::kOutput}};
 
 // Turns records into nodes.
 class Importer {
@@ -132,17 +121,17 @@ class Importer {
     return absl::InvalidArgumentError(absl::StrCat("node %", next_, name, ": ", parts...));
   }
 
-  template <typename Value>
-  absl::Status Find(const Table<Value>& table, absl::string_view what, absl::string_view name,
+  template <typename Words, typename Value>
+  absl::Status Find(const Words& words, absl::string_view what, absl::string_view name,
                     Value& value) const {
-    const auto it = table.find(name);
-    if (it != table.end()) {
-      value = it->second;
+    for (const auto& [word, meaning] : words) {
+      if (word != name) continue;
+      value = meaning;
       return absl::OkStatus();
     }
     std::vector<absl::string_view> known;
-    for (const auto& entry : table) {
-      if (!entry.first.empty()) known.push_back(entry.first);
+    for (const auto& [word, meaning] : words) {
+      if (!word.empty()) known.push_back(word);
     }
     std::sort(known.begin(), known.end());
     return Error("unknown ", what, " \"", absl::CHexEscape(name.substr(0, 80)), "\"; known are ",
@@ -193,14 +182,11 @@ class Importer {
   KnownOp FactsOf(absl::string_view op) {
     const auto it = op_facts_.find(op);
     if (it != op_facts_.end()) return it->second;
-    static const auto& kKinds = *new Table<NodeKind>{{"placeholder", NodeKind::kPlaceholder},
-                                                     {"get_attr", NodeKind::kGetAttr},
-                                                     {"getitem", NodeKind::kGetitem},
-                                                     {"output", NodeKind::kOutput}};
-    const auto kind = kKinds.find(op);
-    const KnownOp facts{kind == kKinds.end() ? NodeKind::kCall : kind->second,
-                        BaseName(op) == "wait_tensor", IsPointwiseOp(op), IsOrderedOp(op),
-                        TrafficOf(op)};
+    KnownOp facts{NodeKind::kCall, BaseName(op) == "wait_tensor", IsPointwiseOp(op),
+                  IsOrderedOp(op), TrafficOf(op)};
+    for (const auto& [name, kind] : kKinds) {
+      if (op == name) facts.kind = kind;
+    }
     return op_facts_.emplace(op, facts).first->second;
   }
 
@@ -235,8 +221,7 @@ class Importer {
     for (const Record::Tensor& tensor : r.tensors) {
       if (opaque) break;
       NodeSpec::Tensor out;
-      RETURN_IF_ERROR(
-          Find(DTypes(), "dtype", absl::StripPrefix(tensor.dtype, "torch."), out.dtype));
+      RETURN_IF_ERROR(Find(kDTypes, "dtype", absl::StripPrefix(tensor.dtype, "torch."), out.dtype));
       out.shape = absl::MakeConstSpan(r.dims).subspan(tensor.first_dim, tensor.rank);
       tensors_.push_back(out);
       touched = CappedSum(touched, CappedProduct(tensor.touched, ItemSize(out.dtype)));
@@ -256,12 +241,12 @@ class Importer {
         (pointwise ? kPointwiseFlag : 0) | (ordered ? kOrderedFlag : 0) |
         (r.symbolic && !spec_.outputs.empty() ? kSymbolicFlag : 0));
     const absl::string_view direction = header_.kind == "joint" ? r.direction : header_.kind;
-    return Find(Directions(), "direction", direction, spec_.direction);
+    return Find(kDirections, "direction", direction, spec_.direction);
   }
 
   absl::Status SetPlaceholder() {
     const Record& r = record_;
-    RETURN_IF_ERROR(Find(Roles(), "desc_kind", r.desc_kind, spec_.role));
+    RETURN_IF_ERROR(Find(kRoles, "desc_kind", r.desc_kind, spec_.role));
     if (r.desc_kind.empty() && r.is_param) spec_.role = Role::kParameter;
     // Mesh objects are named after the parameter that they come with.
     const bool is_state = spec_.role == Role::kParameter || spec_.role == Role::kBuffer;
@@ -272,24 +257,23 @@ class Importer {
   absl::Status SetCollective() {
     const Record::Coll& coll = record_.coll;
     NodeSpec::CollectiveSpec& c = spec_.collective;
-    RETURN_IF_ERROR(Find(CollectiveKinds(), "collective kind", coll.kind, c.kind));
-    RETURN_IF_ERROR(Find(ReduceOps(), "reduce op", coll.reduce_op, c.reduce_op));
-    RETURN_IF_ERROR(Find(Tags(), "tag", coll.tag, c.tag));
+    RETURN_IF_ERROR(Find(kCollectives, "collective kind", coll.kind, c.kind));
+    RETURN_IF_ERROR(Find(kReduceOps, "reduce op", coll.reduce_op, c.reduce_op));
+    RETURN_IF_ERROR(Find(kTags, "tag", coll.tag, c.tag));
     // Without a tag it stays out of the graph: passes find parameters by structure.
     if (c.tag != Tag::kNone) c.parameter = coll.param;
-    bool is_new = false;
-    const absl::StatusOr<Group> role = roles_.Use(coll.group, is_new);
-    if (!role.ok()) return Error(role.status().message());
-    if (coll.group_size >= 0 && coll.group_size != role->size) {
+    const absl::StatusOr<GroupId> used = roles_.Use(coll.group);
+    if (!used.ok()) return Error(used.status().message());
+    c.group = *used;
+    const Group& role = roles_.role(c.group);
+    if (coll.group_size >= 0 && coll.group_size != role.size) {
       return Error("group_size is ", coll.group_size, ", but group \"",
-                   absl::CHexEscape(coll.group), "\" has ", role->size, " ranks");
+                   absl::CHexEscape(coll.group), "\" has ", role.size, " ranks");
     }
-    if (is_new) {
-      const absl::StatusOr<GroupId> id = builder_.AddGroup(*role);
-      if (!id.ok()) return Error(id.status().message());
-      group_ids_.emplace(coll.group, *id);
+    if (Index(c.group) == builder_.graph().groups().size()) {
+      const absl::Status added = builder_.AddGroup(role).status();
+      if (!added.ok()) return Error(added.message());
     }
-    c.group = group_ids_.at(coll.group);
     costs_.links.push_back({coll.alpha_us, coll.busbw});
     return absl::OkStatus();
   }
@@ -307,7 +291,7 @@ class Importer {
       const auto index = static_cast<size_t>(slot.node);
       const bool opaque = index < opaque_.size() && opaque_[index];
       if (slot.node != kNoNode && !opaque) {
-        RETURN_IF_ERROR(Find(SlotKinds(), "slot kind", slot.kind, out.kind));
+        RETURN_IF_ERROR(Find(kSlotKinds, "slot kind", slot.kind, out.kind));
         const bool is_gradient = out.kind == SlotKind::kInputGradient;
         if (is_gradient && !slot.fqn.empty()) out.kind = SlotKind::kParameterGradient;
         if (is_gradient || header_.stated) out.parameter = slot.fqn;
@@ -341,7 +325,6 @@ class Importer {
   std::vector<NodeKind> kinds_;
   std::vector<bool> opaque_;
   std::vector<int64_t> touched_;  // by node: bytes of its outputs, repeated dimensions once
-  absl::flat_hash_map<std::string, GroupId> group_ids_;
   StatedCosts costs_;
   std::vector<bool> measured_;  // one a node
   bool has_costs_ = false;

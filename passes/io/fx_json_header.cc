@@ -132,22 +132,18 @@ absl::Status Header::Check() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Group> Roles::Use(absl::string_view name, bool& is_new) {
-  if (const auto it = index_.find(name); it != index_.end()) {
-    is_new = false;
-    return used_[it->second].role;
-  }
-  is_new = true;
+absl::StatusOr<GroupId> Roles::Use(absl::string_view name) {
+  if (const auto it = index_.find(name); it != index_.end()) return it->second;
   const auto it = header_.groups.find(name);
   if (it == header_.groups.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the file has no group \"", absl::CHexEscape(name), "\""));
   }
-  absl::StatusOr<Group> role = MakeRole(it->second);
-  if (!role.ok()) return role;
-  index_.emplace(name, used_.size());
-  used_.push_back({std::string(name), *role});
-  return role;
+  ASSIGN_OR_RETURN(Group role, MakeRole(it->second));
+  const auto group = static_cast<GroupId>(used_.size());
+  index_.emplace(name, group);
+  used_.push_back({std::string(name), std::move(role)});
+  return group;
 }
 
 absl::StatusOr<Group> Roles::MakeRole(const FileGroup& group) {

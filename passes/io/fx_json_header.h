@@ -46,9 +46,10 @@ Header ReadHeader(simdjson::ondemand::object object, std::string& field);
 class Roles {
  public:
   explicit Roles(const Header& header) : header_(header) {}
-  // The role of the group called `name`; `is_new` if it was not used before. INVALID_ARGUMENT if
-  // the file has no such group or contradicts itself about it.
-  absl::StatusOr<Group> Use(absl::string_view name, bool& is_new);
+  // The group called `name`, numbered by first use. INVALID_ARGUMENT if the file has no such group
+  // or contradicts itself about it.
+  absl::StatusOr<GroupId> Use(absl::string_view name);
+  const Group& role(GroupId group) const { return used_[Index(group)].role; }
   // Of the header, and of the groups used.
   absl::StatusOr<Mesh> MakeMesh() const;
 
@@ -61,7 +62,7 @@ class Roles {
   };
   const Header& header_;
   std::vector<Used> used_;
-  absl::flat_hash_map<std::string, size_t> index_;
+  absl::flat_hash_map<std::string, GroupId> index_;
   absl::flat_hash_map<std::string, int32_t> lanes_;
   int32_t unnamed_ = 0;
 };
