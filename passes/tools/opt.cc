@@ -23,8 +23,6 @@
 namespace bucketd {
 namespace {
 
-constexpr absl::string_view kShows[] = {"tags", "units", "overlap"};
-
 bool Has(const std::vector<std::string>& names, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -139,9 +137,9 @@ std::string OverlapLines(const PassContext& context) {
 
 absl::Status CheckShows(const OptRequest& request) {
   for (const std::string& name : request.show) {
-    if (std::find(std::begin(kShows), std::end(kShows), name) == std::end(kShows)) {
+    if (std::find(std::begin(kOptShows), std::end(kOptShows), name) == std::end(kOptShows)) {
       return absl::InvalidArgumentError(absl::StrCat("nothing to show is called ", name,
-                                                     "; known: ", absl::StrJoin(kShows, ", ")));
+                                                     "; known: ", absl::StrJoin(kOptShows, ", ")));
     }
   }
   for (const std::string& name : request.dump_after) {
@@ -200,8 +198,6 @@ std::string DiagnosticLines(const Plan& plan) {
 }
 
 }  // namespace
-
-absl::Span<const absl::string_view> OptShows() { return kShows; }
 
 absl::StatusOr<OptInput> ReadOptInput(absl::string_view bytes) {
   const size_t first = bytes.find_first_not_of(" \t\r\n");

@@ -24,8 +24,8 @@ struct OptRequest {
   bool print_prediction = false;
 };
 
-// What OptRequest::show may name: "tags", "units", "overlap".
-absl::Span<const absl::string_view> OptShows();
+// What OptRequest::show may name.
+inline constexpr absl::string_view kOptShows[] = {"tags", "units", "overlap"};
 
 // Its plan, if it has one, is what the passes begin with; else program order.
 using OptInput = ParsedBir;

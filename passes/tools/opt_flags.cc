@@ -53,7 +53,7 @@ void AddOptFlags(CLI::App& app, OptFlags& flags) {
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--show", flags.given.show,
-                 absl::StrCat("write what the passes found out: ", absl::StrJoin(OptShows(), ", ")))
+                 absl::StrCat("write what the passes found out: ", absl::StrJoin(kOptShows, ", ")))
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--profile", flags.profile, "cost profile, by name or file")
