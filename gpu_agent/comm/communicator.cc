@@ -4,53 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "gpu_agent/comm/reduce.h"
 #include "passes/base/collectives.h"
 
 namespace bucketd::agent {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 46;
-
-bool IsComplex(DType dtype) { return dtype == DType::kC64 || dtype == DType::kC128; }
-
-bool IsFloating(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kF32:
-    case DType::kF64:
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-      return true;
-    default:
-      return IsComplex(dtype);
-  }
-}
-
-bool Reduces(DType dtype, ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kNone:
-      return false;
-    case ReduceOp::kSum:
-      return true;
-    case ReduceOp::kAvg:
-      return IsFloating(dtype);
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-    case ReduceOp::kProduct:
-      return !IsComplex(dtype);
-    case ReduceOp::kBand:
-    case ReduceOp::kBor:
-    case ReduceOp::kBxor:
-      return !IsFloating(dtype);
-  }
-  return false;
-}
-
-// Whether the executors below have it.
-bool HasLowering(CollectiveKind kind) {
-  return Gathers(kind) || Scatters(kind) || ReducesWhole(kind);
-}
 
 // In and out of this rank are apart, or as in place has them.
 bool OverlapsWell(const Collective& collective, int rank, int size) {
@@ -90,13 +50,13 @@ absl::Status Validate(const Collective& collective, int size) {
   };
   const int64_t item = ItemSize(collective.dtype);
   if (size < 1) return refuse("a process group has at least one rank");
-  if (!HasLowering(collective.kind)) {
+  if (!Bucketable(collective.kind)) {
     return refuse("expected all_gather, reduce_scatter or all_reduce");
   }
   if (item == 0) return refuse("the dtype is not known");
   if (Gathers(collective.kind)) {
     if (collective.op != ReduceOp::kNone) return refuse("an all_gather has no reduce op");
-  } else if (!Reduces(collective.dtype, collective.op)) {
+  } else if (ReducerOf(collective.dtype, collective.op) == nullptr) {
     return refuse(absl::StrCat("the dtype has no reduce op ", Name(collective.op)));
   }
   if (collective.count < 0 || collective.count > kMaxBytes / item / size) {

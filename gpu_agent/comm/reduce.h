@@ -20,10 +20,10 @@ namespace bucketd::agent {
 using ReduceFunction = void (*)(const std::byte* received, const std::byte* own, std::byte* to,
                                 int64_t count);
 
-// Null where Validate refuses the pair.
+// Null: the dtype has no such op, which is what Validate goes by.
 ReduceFunction ReducerOf(DType dtype, ReduceOp op);
 
-// The end of avg: data[i] /= ranks. Null where Validate refuses it.
+// The end of avg: data[i] /= ranks. Null where ReducerOf has no avg.
 using DivideFunction = void (*)(std::byte* data, int64_t count, int ranks);
 DivideFunction DividerOf(DType dtype);
 
