@@ -35,33 +35,24 @@ bool IsNan(T value) {
 
 // Unsigned for integers: two's complement makes the signed sum and product the same bits. Narrow
 // ones become int in between, which holds a sum but not each product.
-template <typename T>
-T Times(T a, T b) {
-  if constexpr (std::is_floating_point_v<T> || sizeof(T) >= sizeof(uint32_t)) {
-    return a * b;
-  } else {
-    return static_cast<T>(1u * a * b);
-  }
-}
-template <typename T>
-T Plus(T a, T b) {
-  if constexpr (std::is_floating_point_v<T> || sizeof(T) >= sizeof(uint32_t)) {
-    return a + b;
-  } else {
-    return static_cast<T>(a + b);
-  }
-}
-
 struct Sum {
   template <typename T>
   static T Of(T a, T b) {
-    return Plus(a, b);
+    if constexpr (std::is_floating_point_v<T> || sizeof(T) >= sizeof(uint32_t)) {
+      return a + b;
+    } else {
+      return static_cast<T>(a + b);
+    }
   }
 };
 struct Product {
   template <typename T>
   static T Of(T a, T b) {
-    return Times(a, b);
+    if constexpr (std::is_floating_point_v<T> || sizeof(T) >= sizeof(uint32_t)) {
+      return a * b;
+    } else {
+      return static_cast<T>(1u * a * b);
+    }
   }
 };
 struct Min {
