@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 
 #include "gpu_agent/comm/communicator.h"
-#include "gpu_agent/comm/ring_order.h"
+#include "gpu_agent/comm/ring_schedule.h"
 #include "gpu_agent/comm/socket.h"
 
 namespace bucketd::agent {

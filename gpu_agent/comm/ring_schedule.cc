@@ -14,7 +14,7 @@ std::byte* OutOf(const Collective& member) { return static_cast<std::byte*>(memb
 
 RingSchedule::RingSchedule(absl::Span<const Collective> group, int rank, int size, RingOrder order,
                            int64_t max_segment)
-    : group_(group), rank_(rank), size_(size), direction_(Direction(order)) {
+    : group_(group), rank_(rank), size_(size), direction_(order == RingOrder::kGloo ? -1 : 1) {
   for (size_t i = 0; i < group.size(); ++i) Cut(static_cast<int64_t>(i), max_segment);
   windows_.push_back({.slices = static_cast<int64_t>(slices_.size()), .steps = 0});
 }

@@ -6,7 +6,7 @@
 //                   reduce-scatter, then all-gather
 //
 // so element by element ((in[c+1] op in[c+2]) op ...) op in[c], whatever the segments are; in
-// gloo's order (ring_order.h) the same with left and right exchanged. The group is cut into windows
+// gloo's order (RingOrder) the same with left and right exchanged. The group is cut into windows
 // of at most max_segment bytes a chunk, over all members, so that what is under way stays in a
 // cache and its memory is bounded. A window takes its steps one after the other, a step the
 // window's slices of members: all ranks walk through the same sequence of pieces, and what a rank
@@ -22,9 +22,15 @@
 
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/comm/reduce.h"
-#include "gpu_agent/comm/ring_order.h"
 
 namespace bucketd::agent {
+
+// Which way a ring turns, and with that the order in which a reduce-scatter adds.
+// kNccl: everything moves to rank + 1, and the sum for rank c is ((c+1 + c+2) + ...) + c.
+// kGloo: to rank - 1, and the sum is ((c-1 + c-2) + ...) + c: that of torch 2.13's gloo, bit for
+// bit, for reduce-scatters whose ranks' parts have an even number of elements (tests/python/
+// test_executor.py; its all-reduces are cut otherwise).
+enum class RingOrder : uint8_t { kNccl, kGloo };
 
 // A place in the sequence: the piece of slice `slice` at step `step` of its window.
 struct RingPosition {
@@ -96,7 +102,7 @@ class RingSchedule {
   absl::Span<const Collective> group_;
   int64_t rank_;
   int64_t size_;
-  int64_t direction_;
+  int64_t direction_;  // to the rank that everything moves to: 1 or -1
   std::vector<Slice> slices_;
   std::vector<Window> windows_;  // and one behind the last
   int64_t window_bytes_ = 0;     // of the window that is being cut

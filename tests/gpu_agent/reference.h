@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpu_agent/comm/communicator.h"
-#include "gpu_agent/comm/ring_order.h"
+#include "gpu_agent/comm/ring_schedule.h"
 
 namespace bucketd::agent {
 
