@@ -17,6 +17,8 @@
 namespace bucketd::agent {
 namespace {
 
+constexpr size_t kMaxEndpoint = 512;  // that is published or believed
+
 absl::Status FileError(const std::string& path) {
   return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
 }

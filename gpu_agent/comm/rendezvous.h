@@ -1,7 +1,7 @@
-// How ranks find each other: everyone publishes where it listens and looks its neighbour up.
+// How ranks of one host find each other: everyone publishes where it listens and looks its
+// neighbour up.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,28 +11,16 @@
 
 namespace bucketd::agent {
 
-// Of one process group. What it returns is not trusted: the handshake decides who a peer is.
-class Rendezvous {
- public:
-  virtual ~Rendezvous() = default;
-  // Replaces what the rank published before.
-  virtual absl::Status Publish(int rank, const std::string& endpoint) = 0;
-  // NOT_FOUND as long as the rank has not published. May be out of date: whoever cannot connect
-  // there looks up again.
-  virtual absl::StatusOr<std::string> Lookup(int rank) = 0;
-};
-
-// Longest endpoint that is published or believed.
-inline constexpr size_t kMaxEndpoint = 512;
-
-// Ranks of one host, by files of a folder that is this user's alone: `folder`/rank.<r>, 0600.
-class FolderRendezvous final : public Rendezvous {
+// Of one process group, by files of a folder that is this user's alone: `folder`/rank.<r>, 0600.
+class FolderRendezvous {
  public:
   // Makes the folder (0700) if it is not there. Errors of CheckPrivateFolder.
   static absl::StatusOr<std::unique_ptr<FolderRendezvous>> Open(const std::string& folder);
 
-  absl::Status Publish(int rank, const std::string& endpoint) override;
-  absl::StatusOr<std::string> Lookup(int rank) override;
+  // Replaces what the rank published before. An endpoint has at most 512 bytes.
+  absl::Status Publish(int rank, const std::string& endpoint);
+  // NOT_FOUND as long as the rank has not published.
+  absl::StatusOr<std::string> Lookup(int rank);
 
  private:
   explicit FolderRendezvous(std::string folder) : folder_(std::move(folder)) {}

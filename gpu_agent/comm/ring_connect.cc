@@ -65,11 +65,12 @@ int Telling(const absl::Status& status) {
 
 class Connector {
  public:
-  Connector(const RingConnectOptions& options, std::string local_address, Rendezvous& rendezvous)
+  Connector(const RingConnectOptions& options, std::string local_address,
+            const EndpointOf& endpoint_of)
       : options_(options),
         deadline_(SteadyAt(options.deadline)),
         local_address_(std::move(local_address)),
-        rendezvous_(rendezvous) {}
+        endpoint_of_(endpoint_of) {}
 
   absl::StatusOr<RingPeers> Run(const Listener& listener) {
     while (!left_ || !right_) {
@@ -103,7 +104,7 @@ class Connector {
 
   // The right neighbour may not be there yet, or its endpoint may be of one that has gone.
   absl::Status DialRight() {
-    const absl::StatusOr<std::string> endpoint = rendezvous_.Lookup(right_rank());
+    const absl::StatusOr<std::string> endpoint = endpoint_of_(right_rank());
     absl::StatusOr<Fd> fd =
         endpoint.ok() ? Dial(*endpoint, local_address_) : absl::StatusOr<Fd>(endpoint.status());
     if (!fd.ok()) {
@@ -222,7 +223,7 @@ class Connector {
   const RingConnectOptions& options_;
   const SteadyTime deadline_;
   const std::string local_address_;
-  Rendezvous& rendezvous_;
+  const EndpointOf& endpoint_of_;
   Fd left_;
   Fd right_;
   std::list<Caller> callers_;  // by age
@@ -243,18 +244,19 @@ absl::StatusOr<Listener> ListenForRing(const RingConnectOptions& options) {
 }
 
 absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, const Listener& listener,
-                                      Rendezvous& rendezvous) {
+                                      const EndpointOf& endpoint_of) {
   RETURN_IF_ERROR(Check(options));
   ASSIGN_OR_RETURN(std::string local_address, AddressOf(options));
   if (options.self.size == 1) return RingPeers{};
-  return Connector(options, std::move(local_address), rendezvous).Run(listener);
+  return Connector(options, std::move(local_address), endpoint_of).Run(listener);
 }
 
-absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, Rendezvous& rendezvous) {
+absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options,
+                                      FolderRendezvous& rendezvous) {
   RETURN_IF_ERROR(Check(options));
   ASSIGN_OR_RETURN(const Listener listener, ListenForRing(options));
   RETURN_IF_ERROR(rendezvous.Publish(options.self.rank, listener.endpoint()));
-  return ConnectRing(options, listener, rendezvous);
+  return ConnectRing(options, listener, [&](int rank) { return rendezvous.Lookup(rank); });
 }
 
 }  // namespace bucketd::agent

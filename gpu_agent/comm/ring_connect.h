@@ -37,13 +37,18 @@ struct RingConnectOptions {
 // neighbour that is not there yet, or where something else listens; then DEADLINE_EXCEEDED, or what
 // tells the most of whom it met: of an older epoch or another group FAILED_PRECONDITION, another
 // user PERMISSION_DENIED, a wrong token UNAUTHENTICATED.
-absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, Rendezvous& rendezvous);
+absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options,
+                                      FolderRendezvous& rendezvous);
+
+// Where a rank listens; NOT_FOUND: that is not known yet. May be out of date, whoever cannot
+// connect there asks again, and is not trusted: the handshake decides who a peer is.
+using EndpointOf = std::function<absl::StatusOr<std::string>(int rank)>;
 
 // In two parts, for a rendezvous that gives epoch and token only to whoever says where it listens:
 // a listener on the transport of `options` (nothing else of them counts), then the rest, which
 // publishes nothing.
 absl::StatusOr<Listener> ListenForRing(const RingConnectOptions& options);
 absl::StatusOr<RingPeers> ConnectRing(const RingConnectOptions& options, const Listener& listener,
-                                      Rendezvous& rendezvous);
+                                      const EndpointOf& endpoint_of);
 
 }  // namespace bucketd::agent

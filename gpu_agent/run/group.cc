@@ -10,7 +10,6 @@
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 
-#include "gpu_agent/comm/rendezvous.h"
 #include "gpu_agent/comm/ring.h"
 #include "gpu_agent/comm/ring_connect.h"
 #include "gpu_agent/device/steady.h"
@@ -27,24 +26,6 @@ constexpr absl::Duration kWatchPause = absl::Seconds(1);
 constexpr std::chrono::seconds kLastWord{2};
 // Until a loss is passed on by hanging up as well: the other neighbour shall see who it was.
 constexpr absl::Duration kNotice = absl::Milliseconds(300);
-
-// What the planner told when all had come: the endpoints of one epoch never change.
-class MetRendezvous final : public Rendezvous {
- public:
-  explicit MetRendezvous(const v1::RendezvousResponse& met) : met_(met) {}
-  absl::Status Publish(int /*rank*/, const std::string& /*endpoint*/) override {
-    return absl::OkStatus();  // it was told before
-  }
-  absl::StatusOr<std::string> Lookup(int rank) override {
-    if (rank < 0 || rank >= met_.endpoints_size()) {
-      return absl::NotFoundError(absl::StrCat("the planner knows no endpoint of rank ", rank));
-    }
-    return met_.endpoints(rank);
-  }
-
- private:
-  const v1::RendezvousResponse& met_;
-};
 
 // "dp/0" at tenant "t" and at "" are two groups.
 std::string RingName(const GroupOptions& options) {
@@ -78,8 +59,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> Connect(Backend& backend,
                                                       const Listener& listener,
                                                       const v1::RendezvousResponse& met,
                                                       absl::Duration timeout) {
-  MetRendezvous rendezvous(met);
-  ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(options, listener, rendezvous));
+  // What the planner told when all had come: the endpoints of one epoch never change.
+  const auto endpoint_of = [&met](int rank) -> absl::StatusOr<std::string> {
+    if (rank < met.endpoints_size()) return met.endpoints(rank);
+    return absl::NotFoundError(absl::StrCat("the planner knows no endpoint of rank ", rank));
+  };
+  ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(options, listener, endpoint_of));
   RingOptions ring;
   ring.timeout = timeout;
   return backend.Connect(std::move(peers), ring, options.self.group);
