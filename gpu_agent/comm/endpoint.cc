@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -106,6 +107,25 @@ std::string TextOf(const sockaddr* address) {
     inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
   }
   return text;
+}
+
+// An address that an interface of this machine has.
+struct Held {
+  std::string interface, address;
+  bool v4 = false;
+};
+
+absl::StatusOr<std::vector<Held>> HeldAddresses() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return SocketError("getifaddrs");
+  std::vector<Held> held;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    const int family = one->ifa_addr == nullptr ? AF_UNSPEC : one->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    held.push_back({one->ifa_name, TextOf(one->ifa_addr), family == AF_INET});
+  }
+  freeifaddrs(all);
+  return held;
 }
 
 absl::StatusOr<Fd> NewSocket(int family) {
@@ -213,38 +233,24 @@ absl::StatusOr<std::string> LocalAddress(const std::string& interface) {
     return absl::InvalidArgumentError(absl::StrCat(
         interface, ": expected the address of one interface, not a link-local or mapped one"));
   }
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return SocketError("getifaddrs");
-  std::string found;
-  for (const int family : {AF_INET6, AF_INET}) {
-    std::string first;
-    for (const ifaddrs* one = all; one != nullptr && first.empty(); one = one->ifa_next) {
-      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family) continue;
-      if (interface != one->ifa_name) continue;
-      const std::string text = TextOf(one->ifa_addr);
-      if (const auto address = TcpAddress(text, 0); address.ok() && !IsAny(*address)) first = text;
+  ASSIGN_OR_RETURN(const std::vector<Held> held, HeldAddresses());
+  for (const bool v4 : {true, false}) {
+    for (const Held& one : held) {
+      if (one.v4 != v4 || one.interface != interface) continue;
+      const auto address = TcpAddress(one.address, 0);
+      if (address.ok() && !IsAny(*address)) return one.address;
     }
-    if (!first.empty()) found = first;
   }
-  freeifaddrs(all);
-  if (!found.empty()) return found;
   return absl::InvalidArgumentError(
       absl::StrCat(interface, ": expected an address or the name of an interface that has one"));
 }
 
 absl::StatusOr<std::string> InterfaceName(const std::string& interface) {
   ASSIGN_OR_RETURN(const std::string address, LocalAddress(interface));
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return SocketError("getifaddrs");
-  std::string found;
-  for (const ifaddrs* one = all; one != nullptr && found.empty(); one = one->ifa_next) {
-    if (one->ifa_addr == nullptr) continue;
-    const int family = one->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    if (TextOf(one->ifa_addr) == address) found = one->ifa_name;
+  ASSIGN_OR_RETURN(const std::vector<Held> held, HeldAddresses());
+  for (const Held& one : held) {
+    if (one.address == address) return one.interface;
   }
-  freeifaddrs(all);
-  if (!found.empty()) return found;
   return absl::InvalidArgumentError(absl::StrCat(interface, ": no interface here has it"));
 }
 
