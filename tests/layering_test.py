@@ -54,7 +54,7 @@ client/ctl: passes passes/{base,ir,plan,cost,sim,pass,modes,io} server/{store,st
 gpu_agent/device: passes/base
 gpu_agent/pack: passes/base
 gpu_agent/comm: passes/base gpu_agent/device
-gpu_agent/exec: passes/{base,io} gpu_agent/{device,pack,comm}
+gpu_agent/exec: passes/base gpu_agent/{device,pack,comm}
 gpu_agent/backend: passes/base gpu_agent/{device,comm,exec}
 gpu_agent/cuda: passes/base gpu_agent/{device,pack,comm,exec}
 gpu_agent/telemetry: passes/base gpu_agent/{device,comm}

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
-#include "gpu_agent/exec/plan_reader.h"
 #include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/device_model.h"
@@ -48,25 +48,34 @@ absl::Status CheckPlan(const Graph& graph, const Plan& plan, const std::string& 
       absl::StrCat(path, ": not a legal plan for this graph\n", legal.message()));
 }
 
+// Members agree in all but their sizes: VerifyPlan.
+BucketSpec SpecOf(const Graph& graph, absl::Span<const NodeId> members) {
+  const auto collective = [&graph](NodeId n) -> const bucketd::Collective& {
+    return graph.collective(graph.collective_of(n));
+  };
+  const bucketd::Collective& first = collective(members.front());
+  BucketSpec spec;
+  spec.mesh_dim = graph.group(first).mesh_dim;
+  spec.lane = graph.group(first).lane;
+  spec.group_size = graph.group(first).size;
+  spec.kind = first.kind;
+  spec.op = first.reduce_op;
+  spec.dtype = first.dtype;
+  const int64_t parts = ReducesWhole(first.kind) ? 1 : spec.group_size;
+  for (const NodeId n : members) {
+    spec.counts.push_back(collective(n).bytes / parts / ItemSize(spec.dtype));
+  }
+  return spec;
+}
+
 // A collective that is in no bucket, as a bucket of its own.
 absl::StatusOr<BucketSpec> Alone(const Graph& graph, NodeId n) {
-  const bucketd::Collective& c = graph.collective(graph.collective_of(n));
-  BucketSpec spec;
+  BucketSpec spec = SpecOf(graph, {n});
   spec.name = graph.Describe(n);
-  spec.mesh_dim = graph.group(c).mesh_dim;
-  spec.lane = graph.group(c).lane;
-  spec.group_size = graph.group(c).size;
-  spec.kind = c.kind;
-  spec.op = c.reduce_op;
-  spec.dtype = c.dtype;
   spec.mode = BucketMode::kGrouped;
-  const int64_t parts = ReducesWhole(c.kind) ? 1 : spec.group_size;
-  spec.counts = {c.bytes / parts / ItemSize(c.dtype)};
-  if (Gathers(c.kind) || Scatters(c.kind) || ReducesWhole(c.kind)) {
-    return spec;
-  }
+  if (Bucketable(spec.kind)) return spec;
   return absl::UnimplementedError(
-      absl::StrCat(spec.name, ": no communicator runs a ", Name(c.kind)));
+      absl::StrCat(spec.name, ": no communicator runs a ", Name(spec.kind)));
 }
 
 class Steps {
@@ -78,6 +87,13 @@ class Steps {
         alone_(static_cast<size_t>(replay.graph.size()), -1) {}
 
   absl::Status Make() {
+    replay_.spec.graph = replay_.plan.graph_digest;
+    for (const Bucket& bucket : replay_.plan.buckets) {
+      BucketSpec& spec = replay_.spec.buckets.emplace_back(SpecOf(replay_.graph, bucket.members));
+      spec.name = bucket.name;
+      spec.mode = bucket.mode;
+      spec.copies = bucket.copies;
+    }
     for (const Step& step : replay_.plan.order) {
       if (step.kind == Step::Kind::kNode) {
         RETURN_IF_ERROR(AddNodes(step.id));
@@ -163,18 +179,8 @@ absl::StatusOr<ReplayPlan> LoadReplayPlan(const std::string& plan_path,
   ASSIGN_OR_RETURN(Costs costs, CostsOf(captured, profile));
   ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(plan_path));
   RETURN_IF_ERROR(CheckPlan(captured.graph, file.plan, plan_path));
-  absl::StatusOr<PlanSpec> spec = SpecOf(file);
-  if (!spec.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(plan_path, ": ", spec.status().message()));
-  }
-  ReplayPlan replay{std::move(captured.graph),
-                    std::move(costs),
-                    std::move(file.plan),
-                    *std::move(spec),
-                    {},
-                    {},
-                    0};
-  replay.spec.order.clear();
+  ReplayPlan replay{
+      std::move(captured.graph), std::move(costs), std::move(file.plan), {}, {}, {}, 0};
   RETURN_IF_ERROR(Steps(replay).Make());
   return replay;
 }
