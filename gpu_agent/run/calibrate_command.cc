@@ -7,15 +7,16 @@
 #include "client/addresses.h"
 #include "client/agent_client.h"
 #include "client/cli/tls_flags.h"
+#include "client/cost_client.h"
 
 #include "gpu_agent/device/nvml.h"
 #include "gpu_agent/device/steady.h"
 #include "gpu_agent/run/calibration.h"
 #include "gpu_agent/run/command.h"
-#include "gpu_agent/run/delivery.h"
 #include "gpu_agent/run/sweep.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/profile_json.h"
+#include "passes/io/proto_io.h"
 
 namespace bucketd::agent {
 namespace {
@@ -23,7 +24,9 @@ namespace {
 struct CalibrateArgs {
   SessionOptions session;
   SweepOptions sweep;
-  Delivery delivery;
+  std::string planner;
+  client::ClientTls tls;
+  bool promote = false;
   GroupOptions group;  // of several nodes
   std::string profile_out, base, name = "calibrated", link_class, timeout = "60s",
                                  measure_when = "idle";
@@ -67,32 +70,54 @@ absl::StatusOr<CostProfile> BaseOf(const CalibrateArgs& args, const Session& ses
   return absl::Status(base.status().code(), absl::StrCat("--base: ", base.status().message()));
 }
 
+std::string Id(const v1::ProfileVersion& version) {
+  return absl::StrCat(version.name(), "@", version.version());
+}
+
+// As a new version of the profile's name; one with the same numbers is not made twice. What came of
+// it, for people: "calibrated@2, which is latest".
+absl::StatusOr<std::string> Deliver(const CalibrateArgs& args, const CostProfile& profile) {
+  client::CostClient client(args.planner, args.tls);
+  v1::ImportProfileRequest request;
+  ProfileToProto(profile, *request.mutable_profile());
+  request.set_by(absl::StrCat("bucket-agent on ", HostName()));
+  ASSIGN_OR_RETURN(const v1::ImportProfileResponse done, client.Import(request));
+  const v1::ProfileVersion& version = done.version();
+  std::string said = absl::StrCat(Id(version), done.already_there() ? " is there already" : "");
+  if (version.promoted()) return absl::StrCat(said, ", which is latest");
+  if (!args.promote) {
+    return absl::StrCat(said, "; bucketctl costs promote ", Id(version), " makes it latest");
+  }
+  ASSIGN_OR_RETURN(const v1::PromoteProfileResponse promoted,
+                   client.Promote(version.name(), version.version()));
+  return absl::StrCat(said, ", which is latest now, was version ", promoted.before());
+}
+
 // The file first: what was measured is not lost with the planner.
 absl::Status Keep(const CalibrateArgs& args, const CostProfile& profile) {
   if (!args.profile_out.empty()) {
     RETURN_IF_ERROR(WriteFile(args.profile_out, ProfileToJson(profile)));
     std::fprintf(stderr, "profile: %s\n", args.profile_out.c_str());
   }
-  const std::string& planner = args.delivery.planner;
-  if (planner.empty()) return absl::OkStatus();
-  const absl::StatusOr<std::string> said = Deliver(profile, args.delivery);
+  if (args.planner.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> said = Deliver(args, profile);
   if (said.ok()) {
-    std::printf("# planner %s: %s\n", planner.c_str(), said->c_str());
+    std::printf("# planner %s: %s\n", args.planner.c_str(), said->c_str());
     return absl::OkStatus();
   }
   const std::string rest = args.profile_out.empty()
                                ? "nothing was kept; --profile-out FILE keeps it"
                                : absl::StrCat("when that is mended: bucketctl costs import ",
-                                              args.profile_out, " --server ", planner);
-  return absl::Status(said.status().code(), absl::StrCat("--planner ", planner, ": ",
+                                              args.profile_out, " --server ", args.planner);
+  return absl::Status(said.status().code(), absl::StrCat("--planner ", args.planner, ": ",
                                                          said.status().message(), "; ", rest));
 }
 
 absl::Status Check(CalibrateArgs& args) {
-  if (args.delivery.promote && args.delivery.planner.empty()) {
+  if (args.promote && args.planner.empty()) {
     return absl::OutOfRangeError("--promote: there is no --planner to do it");
   }
-  if (args.session.nodes > 1 && args.delivery.planner.empty()) {
+  if (args.session.nodes > 1 && args.planner.empty()) {
     return absl::OutOfRangeError("--nodes: several meet at a planner, and there is no --planner");
   }
   if (args.measure_when != "idle" && args.measure_when != "always") {
@@ -206,7 +231,7 @@ absl::StatusOr<Measured> MeetAndMeasure(const CalibrateArgs& args, Session& sess
 }
 
 absl::StatusOr<Measured> MeasureOverNodes(const CalibrateArgs& args, Session& session) {
-  client::AgentClient client(args.delivery.planner, args.delivery.tls);
+  client::AgentClient client(args.planner, args.tls);
   absl::StatusOr<Measured> measured = MeetAndMeasure(args, session, client);
   if (measured.ok()) return measured;
   return session.first_of_node() ? measured.status() : ToldByTheFirst();
@@ -276,13 +301,13 @@ void AddCalibrateCommand(const Command& app, const std::vector<std::string>& arg
   command.AddOption("--profile-out", args->profile_out, "where the cost profile goes, JSON")
       .TypeName("FILE");
   command
-      .AddOption("--planner", args->delivery.planner,
+      .AddOption("--planner", args->planner,
                  "bucketd that takes the cost profile too, as a new version of its name")
       .TypeName("ADDRESS")
       .Checked(client::WrongInAddresses);
-  client::ClientTls& tls = args->delivery.tls;
+  client::ClientTls& tls = args->tls;
   AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token});
-  command.AddFlag("--promote", args->delivery.promote,
+  command.AddFlag("--promote", args->promote,
                   "make that version what NAME@latest means; the first one always is");
   command.AddOption("--name,--profile-name", args->name, "the profile's name").ShowDefault();
   command.AddOption(

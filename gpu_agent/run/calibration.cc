@@ -19,8 +19,6 @@ namespace {
 // Far enough for whatever a machine may be, and near enough that a profile stays valid.
 constexpr double kAnyFactor = 1e6;
 
-double Us(int64_t ps) { return static_cast<double>(ps) * 1e-6; }
-
 // A class has one line, but what runs in place (a packed bucket) may be faster than what does not
 // (a grouped one, a lone collective): a ring then need not copy the own part of an all-gather, up
 // to a third of its time between two ranks. The line is for a fifth of the former and four fifths

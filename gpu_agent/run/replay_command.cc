@@ -10,6 +10,7 @@
 #include "gpu_agent/run/command.h"
 #include "gpu_agent/run/replay.h"
 #include "gpu_agent/run/replay_plan.h"
+#include "gpu_agent/run/sweep.h"
 #include "passes/base/status_macros.h"
 #include "passes/io/chrome_trace.h"
 
@@ -22,8 +23,6 @@ struct ReplayArgs {
   int rounds = 10;
   bool json = false;
 };
-
-double Us(int64_t ps) { return static_cast<double>(ps) * 1e-6; }
 
 Json PartsJson(const PartTimes& times) {
   return Json::Object({{"copy_in", Json::Us(times.copy_in_ps)},

@@ -75,6 +75,9 @@ class Settled {
 absl::Status ReduceOverRanks(Device& device, Communicator& communicator, Stream& stream,
                              std::byte* memory, ReduceOp op, std::vector<int64_t>& values);
 
+// Picoseconds as microseconds, for people.
+inline double Us(int64_t ps) { return static_cast<double>(ps) * 1e-6; }
+
 // The lower of the middle two. REQUIRES: not empty.
 int64_t Median(std::vector<int64_t> values);
 
