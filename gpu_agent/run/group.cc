@@ -151,7 +151,7 @@ absl::Status Group::fate() const {
   return fate_;
 }
 
-bool Group::Over(const std::string& why) {
+bool Group::Abort(const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     if (!fate_.ok()) return false;
@@ -165,7 +165,7 @@ bool Group::Over(const std::string& why) {
 }
 
 void Group::End(const std::string& why) {
-  if (Over(why)) TellEnd(client_, options_, epoch_, why);
+  if (Abort(why)) TellEnd(client_, options_, epoch_, why);
 }
 
 absl::Status Group::Ended(const std::string& why) {
@@ -173,7 +173,5 @@ absl::Status Group::Ended(const std::string& why) {
   const auto answer = client_.WatchEpoch(About<v1::WatchEpochRequest>(options_, epoch_), kLastWord);
   return answer.ok() && answer->over() ? absl::AbortedError(answer->why()) : fate();
 }
-
-void Group::Abort(const std::string& why) { Over(why); }
 
 }  // namespace bucketd::agent

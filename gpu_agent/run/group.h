@@ -57,15 +57,13 @@ class Group {
   // The same for who has nothing left to do but to say what it ended of: ABORTED with what the
   // planner heard first, which all ranks are told.
   absl::Status Ended(const std::string& why);
-  // Ends it without a word to the planner, at once.
-  void Abort(const std::string& why);
+  // Ends it without a word to the planner, at once. Returns whether this was the first end.
+  bool Abort(const std::string& why);
 
  private:
   Group(client::AgentClient& client, const GroupOptions& options, uint64_t epoch,
         std::unique_ptr<Communicator> communicator);
   void Watch();
-  // Returns whether this was the first end.
-  bool Over(const std::string& why);
 
   client::AgentClient& client_;
   const GroupOptions options_;
