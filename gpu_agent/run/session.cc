@@ -165,11 +165,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Session::Connect(const std::string
   options.self.rank = local_rank_;
   options.self.size = options_.ranks;
   options.token = token_;
-  if (options_.tcp_interface.empty()) {
-    options.unix_folder = folder;
-  } else {
-    options.tcp_interface = options_.tcp_interface;
-  }
+  options.tcp_interface = options_.tcp_interface;
+  if (options.tcp_interface.empty()) options.unix_folder = folder;
   options.deadline = absl::Now() + kConnectTimeout;
   options.still_come = [this] { return Lost(); };
   ASSIGN_OR_RETURN(RingPeers peers, ConnectRing(options, *rendezvous));

@@ -146,11 +146,8 @@ class Sweeper {
   };
 
   Bytes BytesOf(const CollectiveRow& row) const {
-    const int64_t part = row.count * ItemSize(row.dtype);
-    const int64_t full = part * communicator_.size();
-    if (Gathers(row.kind)) return {part, full};
-    if (Scatters(row.kind)) return {full, part};
-    return {part, part};
+    const Collective member{row.kind, nullptr, nullptr, row.count, row.dtype, row.op};
+    return {InputBytes(member, communicator_.size()), OutputBytes(member, communicator_.size())};
   }
 
   int64_t MemberBytes(const CollectiveRow& row) const {
