@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include <sys/stat.h>
 
+#include "passes/base/collectives.h"
 #include "passes/base/status_macros.h"
 #include "passes/base/types.h"
 
@@ -116,10 +117,8 @@ absl::Status RingReader::ReadTables(const RingHeader& header) {
 }
 
 bool RingReader::Sensible(const RunRecord& record) const {
-  const auto kind = static_cast<CollectiveKind>(record.kind);
-  const bool known = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter ||
-                     kind == CollectiveKind::kAllReduce;
-  return known && ItemSize(static_cast<DType>(record.dtype)) > 0 && record.bytes > 0 &&
+  return Bucketable(static_cast<CollectiveKind>(record.kind)) &&
+         ItemSize(static_cast<DType>(record.dtype)) > 0 && record.bytes > 0 &&
          record.bytes <= kMostBytes && Within(record.peak_bytes, kMostBytes) &&
          record.packed <= 1 && record.launches >= 1 &&
          (record.link == kNoLink || record.link < links_.size());
