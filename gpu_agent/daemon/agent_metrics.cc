@@ -1,5 +1,8 @@
 #include "gpu_agent/daemon/agent_metrics.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "gpu_agent/daemon/series.h"
 #include "passes/cost/costs.h"
 
@@ -11,8 +14,12 @@ using prometheus::Labels;
 using prometheus::Registry;
 using Buckets = Histogram::BucketBoundaries;
 
+constexpr std::array kNamedDTypes = {DType::kBF16, DType::kF16, DType::kF32};
 constexpr std::array<const char*, 4> kDTypeNames = {"bf16", "f16", "f32", "other"};
 constexpr std::array<const char*, 2> kModeNames = {"packed", "grouped"};
+constexpr std::array kNamedCodes = {absl::StatusCode::kUnavailable,
+                                    absl::StatusCode::kDeadlineExceeded,
+                                    absl::StatusCode::kAborted};
 constexpr std::array<const char*, 4> kCodeNames = {"peer_lost", "timeout", "aborted", "other"};
 constexpr std::array<const char*, 3> kReportNames = {"accepted", "refused", "unreachable"};
 
@@ -25,30 +32,10 @@ Buckets SecondsBounds() {
 
 Buckets Ratios() { return {0.25, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.4, 2, 4}; }
 
-size_t IndexOf(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return 0;
-    case DType::kF16:
-      return 1;
-    case DType::kF32:
-      return 2;
-    default:
-      return 3;
-  }
-}
-
-size_t IndexOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kUnavailable:
-      return 0;
-    case absl::StatusCode::kDeadlineExceeded:
-      return 1;
-    case absl::StatusCode::kAborted:
-      return 2;
-    default:
-      return 3;
-  }
+// Of its name: the last where it has none of its own.
+template <typename T, size_t N>
+size_t IndexOf(T one, const std::array<T, N>& named) {
+  return static_cast<size_t>(std::find(named.begin(), named.end(), one) - named.begin());
 }
 
 double SecondsFromPs(int64_t picoseconds) { return static_cast<double>(picoseconds) * 1e-12; }
@@ -120,23 +107,28 @@ void SetBuildInfo(Registry& r, const std::string& version, const std::string& ba
   AddGauge(r, "bucket_agent_build_info", "1.", {{"version", version}, {"backend", backend}}).Set(1);
 }
 
-void AgentMetrics::Ran(const MeasuredRun& run) {
-  const size_t kind = IndexOf(run.kind);
-  const size_t mode = run.mode == BucketMode::kGrouped ? 1 : 0;
-  seconds_[kind][IndexOf(run.dtype)][mode]->Observe(SecondsFromPs(run.wire_ps));
-  const auto bytes = static_cast<double>(run.bytes);
-  payload_[kind]->Increment(bytes);
-  bus_[kind]->Increment(bytes * WireFactor(run.kind, run.ranks));
-  if (run.predicted_ps > 0 && run.wire_ps > 0) {
-    predicted_over_measured.Observe(static_cast<double>(run.predicted_ps) /
-                                    static_cast<double>(run.wire_ps));
+void AgentMetrics::Ran(const CollectiveRow& row, int ranks, int64_t predicted_ps) {
+  const size_t kind = IndexOf(row.kind);
+  const size_t mode = row.launches > 1 ? 1 : 0;
+  const auto bytes = static_cast<double>(row.bytes);
+  for (const int64_t ps : row.picoseconds) {
+    seconds_[kind][IndexOf(row.dtype, kNamedDTypes)][mode]->Observe(SecondsFromPs(ps));
+    payload_[kind]->Increment(bytes);
+    bus_[kind]->Increment(bytes * WireFactor(row.kind, ranks));
+    if (predicted_ps > 0 && ps > 0) {
+      predicted_over_measured.Observe(static_cast<double>(predicted_ps) / static_cast<double>(ps));
+    }
   }
 }
 
-void AgentMetrics::Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes) {
-  const auto d = static_cast<size_t>(direction);
-  copy_seconds_[d]->Observe(SecondsFromPs(picoseconds));
-  copy_bytes_[d]->Increment(static_cast<double>(bytes));
+void AgentMetrics::Copied(const CopyRow& row) {
+  const auto times = static_cast<int64_t>(row.picoseconds.size());
+  if (times == 0) return;
+  const int64_t written = row.moved - row.bytes;
+  const size_t direction = written > row.bytes ? 1 : 0;  // those that cast up are of a copy-out
+  const int64_t sum = std::accumulate(row.picoseconds.begin(), row.picoseconds.end(), int64_t{0});
+  copy_seconds_[direction]->Observe(SecondsFromPs(sum / times));
+  copy_bytes_[direction]->Increment(static_cast<double>(written));
 }
 
 void AgentMetrics::Member(const std::string& group, int rank, int size) {
@@ -151,7 +143,7 @@ void AgentMetrics::Began(uint64_t epoch) {
 }
 
 void AgentMetrics::CommunicatorFailed(const absl::Status& error) {
-  errors_[IndexOf(error.code())]->Increment();
+  errors_[IndexOf(error.code(), kNamedCodes)]->Increment();
 }
 
 }  // namespace bucketd::agent

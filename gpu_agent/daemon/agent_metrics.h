@@ -14,23 +14,11 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 
-#include "passes/base/types.h"
+#include "gpu_agent/run/sweep.h"
 
 namespace bucketd::agent {
 
-// One collective of a probe.
-struct MeasuredRun {
-  CollectiveKind kind = CollectiveKind::kUnspecified;
-  DType dtype = DType::kUnspecified;
-  BucketMode mode = BucketMode::kPacked;
-  int ranks = 1;
-  int64_t bytes = 0;  // full message, as nccl-tests count it
-  int64_t wire_ps = 0;
-  int64_t predicted_ps = 0;  // of the wire; 0: nobody said
-};
-
 enum class ReportResult { kAccepted, kRefused, kUnreachable };
-enum class CopyDirection { kIn, kOut };
 
 // Reports to the planner, of whatever was measured.
 class ReportMetrics {
@@ -56,9 +44,10 @@ class AgentMetrics {
   void Member(const std::string& group, int rank, int size);
   // The group has met.
   void Began(uint64_t epoch);
-  void Ran(const MeasuredRun& run);
-  // One copy of many tensors; `bytes` are those that it wrote.
-  void Copied(CopyDirection direction, int64_t picoseconds, int64_t bytes);
+  // `predicted_ps`: of one repetition, on the wire; 0: nobody said.
+  void Ran(const CollectiveRow& row, int ranks, int64_t predicted_ps);
+  // The mean of its repetitions is one.
+  void Copied(const CopyRow& row);
   // By the error's code: a peer that went away, a timeout, an abort, whatever else.
   void CommunicatorFailed(const absl::Status& error);
 

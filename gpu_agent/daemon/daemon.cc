@@ -52,12 +52,6 @@ bool IsForGood(const absl::Status& status) {
   }
 }
 
-int64_t Sum(const std::vector<int64_t>& values) {
-  int64_t sum = 0;
-  for (const int64_t value : values) sum += value;
-  return sum;
-}
-
 }  // namespace
 
 Daemon::Daemon(DaemonOptions options, Backend& backend, AgentMetrics& metrics,
@@ -182,38 +176,16 @@ absl::Status Daemon::Measure(Prober& prober, bool whole) {
     if (probe.wrong == 0) state_.trouble.clear();
   }
   const absl::Status known = reporter_.Refresh();
-  Record(probe);
+  for (const CollectiveRow& row : probe.sweep.collectives) {
+    metrics_.Ran(row, options_.group.size, reporter_.PredictedPs(row));
+  }
+  for (const CopyRow& row : probe.sweep.copies) metrics_.Copied(row);
   SetReady(probe.wrong == 0);  // whoever sees it finds the probe's counts
   const absl::Status told =
       options_.group.rank == 0 ? reporter_.Report(probe.sweep) : absl::OkStatus();
   if (!told.ok()) spdlog::warn("costs are not reported: {}", OneLine(told.message()));
   if (!known.ok()) spdlog::warn("no prediction: {}", OneLine(known.message()));
   return absl::OkStatus();
-}
-
-void Daemon::Record(const Probe& probe) {
-  for (const CollectiveRow& row : probe.sweep.collectives) {
-    MeasuredRun run;
-    run.kind = row.kind;
-    run.dtype = row.dtype;
-    run.mode = row.launches > 1 ? BucketMode::kGrouped : BucketMode::kPacked;
-    run.ranks = options_.group.size;
-    run.bytes = row.bytes;
-    run.predicted_ps = reporter_.PredictedPs(row);
-    for (const int64_t ps : row.picoseconds) {
-      run.wire_ps = ps;
-      metrics_.Ran(run);
-    }
-  }
-  // Copies that cast up are those of a copy-out.
-  for (const CopyRow& row : probe.sweep.copies) {
-    const auto times = static_cast<int64_t>(row.picoseconds.size());
-    const int64_t written = row.moved - row.bytes;
-    if (times > 0) {
-      metrics_.Copied(written > row.bytes ? CopyDirection::kOut : CopyDirection::kIn,
-                      Sum(row.picoseconds) / times, written);
-    }
-  }
 }
 
 void Daemon::SetReady(bool ready) {

@@ -71,7 +71,6 @@ class Daemon {
   // An error, with which the epoch ends here, if somebody computes.
   absl::Status GiveWay();
   absl::Status Measure(Prober& prober, bool whole);
-  void Record(const Probe& probe);
   void SetReady(bool ready);
   void Trouble(const std::string& what, const absl::Status& error);
   void Pause(int failures);
