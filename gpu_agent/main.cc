@@ -4,7 +4,7 @@
 
 #include "client/cli/flags.h"
 
-#include "gpu_agent/daemon/commands.h"
+#include "gpu_agent/daemon/flags.h"
 #include "gpu_agent/run/command.h"
 
 namespace bucketd::agent {

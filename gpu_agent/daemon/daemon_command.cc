@@ -16,7 +16,6 @@
 #include <sys/stat.h>
 
 #include "gpu_agent/daemon/agent_metrics.h"
-#include "gpu_agent/daemon/commands.h"
 #include "gpu_agent/daemon/daemon.h"
 #include "gpu_agent/daemon/flags.h"
 #include "gpu_agent/daemon/training.h"

@@ -1,5 +1,5 @@
-// What the commands that stay, daemon and watch, have in common: their side port, and what they
-// read of trainers.
+// The subcommands that stay, `bucket-agent daemon` and `bucket-agent watch`, and what they have in
+// common: their side port, and what they read of trainers.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,10 @@
 #include "server/process/side_port.h"
 
 namespace bucketd::agent {
+
+// As run/command.h's.
+void AddDaemonCommand(const Command& app);
+void AddWatchCommand(const Command& app);
 
 // --telemetry and its kin.
 struct TrainingFlags {

@@ -8,7 +8,6 @@
 #include "prometheus/registry.h"
 
 #include "gpu_agent/daemon/agent_metrics.h"
-#include "gpu_agent/daemon/commands.h"
 #include "gpu_agent/daemon/flags.h"
 #include "gpu_agent/daemon/training.h"
 #include "passes/base/status_macros.h"
