@@ -29,6 +29,10 @@ class Ticket : public Bound {
     // Without a copy-in there is nothing to wait for.
     return phase == Phase::kPacked && packed != nullptr ? packed : arrived;
   }
+  // Why it is not done, of one that has not been copied out.
+  const char* lacks() const {
+    return arrived == nullptr ? "waits for its turn" : "was not finished";
+  }
   const Event& last() const { return done != nullptr ? *done : *arrived; }
   // Nothing of it is enqueued any more. `ask` the device, or go by what was seen.
   bool idle(bool ask) const { return ask ? last().done() : last().seen_done(); }
@@ -96,8 +100,7 @@ absl::StatusOr<TicketPtr> Executor::NewTicket(int32_t bucket, const Payload& pay
         absl::StrCat("there is no bucket ", bucket, " among ", slots_.size()));
   }
   if (slots_[static_cast<size_t>(bucket)].waiting != nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(program_.plan, bucket), ": was started and waits for its turn"));
+    return Of(bucket, absl::FailedPreconditionError("was started and waits for its turn"));
   }
   ASSIGN_OR_RETURN(Bound bound, binder_.Bind(bucket, RankIn(bucket), payload, memory(bucket)));
   auto ticket = std::make_shared<Ticket>(std::move(bound));
@@ -140,8 +143,7 @@ absl::Status Executor::Finish(const TicketPtr& ticket, absl::Span<const Tensor> 
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(error_);
   if (!ticket->finish_later) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(program_.plan, ticket->bucket), ": has nothing to finish"));
+    return Of(ticket->bucket, absl::FailedPreconditionError("has nothing to finish"));
   }
   if (!out.empty()) {
     const int32_t bucket = ticket->bucket;
@@ -227,10 +229,7 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
   if (in_turn && last_lane_ != &lane && last_arrived_ != nullptr) wire.After(last_arrived_);
   ticket->wire_begin = wire.Record();
   const absl::Status launched = lane.channel.communicator->Launch(wire, ticket->group);
-  if (!launched.ok()) {
-    return absl::Status(launched.code(), absl::StrCat(Describe(program_.plan, ticket->bucket), ": ",
-                                                      launched.message()));
-  }
+  if (!launched.ok()) return Of(ticket->bucket, launched);
   ticket->arrived = wire.Record();
   last_lane_ = &lane;
   last_arrived_ = ticket->arrived;
@@ -257,8 +256,7 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
   {
     std::unique_lock lock(mutex_);
     if (ticket->capture != 0) {
-      return absl::FailedPreconditionError(absl::StrCat(Describe(program_.plan, ticket->bucket),
-                                                        ": is captured into a graph: join"));
+      return Of(ticket->bucket, absl::FailedPreconditionError("is captured into a graph: join"));
     }
     const auto known = [&] { return ticket->At(phase) != nullptr || !error_.ok(); };
     ++waiters_;
@@ -267,9 +265,7 @@ absl::Status Executor::Wait(const TicketPtr& ticket, Phase phase, absl::Time dea
     event = ticket->At(phase);
     if (event == nullptr) {
       RETURN_IF_ERROR(error_);
-      return absl::DeadlineExceededError(
-          absl::StrCat(Describe(program_.plan, ticket->bucket),
-                       ticket->arrived == nullptr ? ": waits for its turn" : ": was not finished"));
+      return Of(ticket->bucket, absl::DeadlineExceededError(ticket->lacks()));
     }
   }
   const absl::Status status = event->Wait(WallTime(until));
@@ -287,15 +283,13 @@ absl::Status Executor::Join(const TicketPtr& ticket, Stream& stream) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(error_);
   if (ticket->done == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(program_.plan, ticket->bucket),
-                     ticket->arrived == nullptr ? ": waits for its turn" : ": was not finished"));
+    return Of(ticket->bucket, absl::FailedPreconditionError(ticket->lacks()));
   }
   ASSIGN_OR_RETURN(const uint64_t capture, stream.Capture());
   if (capture != ticket->capture) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(program_.plan, ticket->bucket),
-                     ": was started and is joined on two sides of a capture into a graph"));
+    return Of(ticket->bucket,
+              absl::FailedPreconditionError("was started and is joined on two sides "
+                                            "of a capture into a graph"));
   }
   stream.After(ticket->done);
   Leave(*ticket);
@@ -318,8 +312,7 @@ absl::StatusOr<BucketTimes> Executor::Times(const TicketPtr& ticket, const Event
     return *ticket;
   }();  // the device is asked without the lock
   if (t.capture != 0 || t.done == nullptr || !t.done->done()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(program_.plan, t.bucket), ": is not done"));
+    return Of(t.bucket, absl::FailedPreconditionError("is not done"));
   }
   if (origin == nullptr) origin = t.pack_begin != nullptr ? t.pack_begin.get() : t.wire_begin.get();
   const auto span = [origin](const std::shared_ptr<Event>& begin, const std::shared_ptr<Event>& end,
@@ -430,10 +423,10 @@ void Executor::Look() {
   Forget(true);
   if (under_way_.empty() || SteadyNow() < under_way_.front()->deadline) return;
   const int32_t late = under_way_.front()->bucket;
-  Fail(absl::DeadlineExceededError(
-      absl::StrCat(Describe(program_.plan, late), ": did not end within ",
-                   absl::FormatDuration(options_.timeout), " on the ",
-                   slots_[static_cast<size_t>(late)].lane->channel.communicator->ToString())));
+  const Communicator& communicator = *slots_[static_cast<size_t>(late)].lane->channel.communicator;
+  Fail(Of(late, absl::DeadlineExceededError(absl::StrCat("did not end within ",
+                                                         absl::FormatDuration(options_.timeout),
+                                                         " on the ", communicator.ToString()))));
 }
 
 }  // namespace bucketd::agent
