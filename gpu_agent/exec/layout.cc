@@ -93,47 +93,46 @@ Digest DigestOf(const Program& program) {
 // Both directions of a bucket's copies.
 class Copies {
  public:
-  Copies(const Program& program, int32_t bucket, int rank, std::byte* memory)
+  Copies(const Program& program, int32_t bucket, int rank, std::byte* memory, bool in)
       : program_(program),
         bucket_(bucket),
         spec_(program.plan.buckets[static_cast<size_t>(bucket)]),
         layout_(program.buckets[static_cast<size_t>(bucket)]),
         rank_(rank),
         item_(ItemSize(spec_.dtype)),
-        memory_(memory) {}
+        memory_(memory),
+        in_(in),
+        full_(in ? Scatters(spec_.kind) : Gathers(spec_.kind)),
+        parts_(full_ ? layout_.slices : 1) {}
 
-  // `full`: tensors of a part a rank, else of one part, this rank's.
-  absl::Status Check(absl::Span<const Tensor> tensors, bool full, bool in) const {
-    const std::string where = Describe(program_.plan, bucket_);
+  absl::Status Check(absl::Span<const Tensor> tensors) const {
+    const PlanSpec& plan = program_.plan;
     if (spec_.mode != BucketMode::kPacked) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": is grouped and has no copies"));
+      return Wrong(plan, bucket_, ": is grouped and has no copies");
     }
     if (tensors.size() != spec_.counts.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": got ", tensors.size(),
-                                                     " tensors, expected one for each of ",
-                                                     spec_.counts.size(), " members"));
+      return Wrong(plan, bucket_, ": got ", tensors.size(), " tensors, expected one for each of ",
+                   spec_.counts.size(), " members");
     }
     for (size_t i = 0; i < tensors.size(); ++i) {
-      const int64_t most = spec_.counts[i] * (full ? layout_.slices : 1);
+      const int64_t most = spec_.counts[i] * parts_;
       const Tensor& t = tensors[i];
       if (t.elements < 0 || t.elements > most) {
-        return absl::InvalidArgumentError(absl::StrCat(where, " member ", i, ": has ", t.elements,
-                                                       " elements, expected 0 to ", most));
+        return Wrong(plan, bucket_, " member ", i, ": has ", t.elements,
+                     " elements, expected 0 to ", most);
       }
       const absl::Status cast =
-          (in ? MoveBetween(t.dtype, spec_.dtype) : MoveBetween(spec_.dtype, t.dtype)).status();
-      if (!cast.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat(where, " member ", i, ": ", cast.message()));
-      }
+          (in_ ? MoveBetween(t.dtype, spec_.dtype) : MoveBetween(spec_.dtype, t.dtype)).status();
+      if (!cast.ok()) return Wrong(plan, bucket_, " member ", i, ": ", cast.message());
     }
     return absl::OkStatus();
   }
 
-  std::vector<Segment> In(absl::Span<const Tensor> from, bool full) const {
+  std::vector<Segment> In(absl::Span<const Tensor> from) const {
     std::vector<Segment> segments;
-    for (int64_t part = 0; part < (full ? layout_.slices : 1); ++part) {
+    for (int64_t part = 0; part < parts_; ++part) {
       for (size_t i = 0; i < from.size(); ++i) {
-        const Piece piece = PieceOf(from[i], i, full, part);
+        const Piece piece = PieceOf(from[i], i, part);
         const Move move = *MoveBetween(from[i].dtype, spec_.dtype);
         if (piece.elements > 0) {
           segments.push_back({piece.tensor, piece.slot, Units(piece.elements, move), move});
@@ -148,12 +147,12 @@ class Copies {
     return segments;
   }
 
-  std::vector<Segment> Out(absl::Span<const Tensor> to, bool full) const {
+  std::vector<Segment> Out(absl::Span<const Tensor> to) const {
     std::vector<Segment> segments;
     for (size_t i = 0; i < to.size(); ++i) {
       const Move move = *MoveBetween(spec_.dtype, to[i].dtype);
-      for (int64_t part = 0; part < (full ? layout_.slices : 1); ++part) {
-        const Piece piece = PieceOf(to[i], i, full, part);
+      for (int64_t part = 0; part < parts_; ++part) {
+        const Piece piece = PieceOf(to[i], i, part);
         if (piece.elements == 0) break;
         segments.push_back({piece.slot, piece.tensor, Units(piece.elements, move), move});
       }
@@ -175,10 +174,10 @@ class Copies {
     return i + 1 < layout_.offsets.size() ? layout_.offsets[i + 1] : layout_.slice_bytes;
   }
 
-  Piece PieceOf(const Tensor& tensor, size_t i, bool full, int64_t part) const {
+  Piece PieceOf(const Tensor& tensor, size_t i, int64_t part) const {
     const int64_t count = spec_.counts[i];
-    const int64_t begin = std::min(full ? part * count : 0, tensor.elements);
-    const int64_t slice = full || layout_.slices == 1 ? part : rank_;
+    const int64_t begin = std::min(part * count, tensor.elements);
+    const int64_t slice = full_ || layout_.slices == 1 ? part : rank_;
     Piece piece;
     piece.elements = std::min(count, tensor.elements - begin);
     piece.slot = memory_ + slice * layout_.slice_bytes + layout_.offsets[i];
@@ -193,6 +192,9 @@ class Copies {
   const int64_t rank_;
   const int64_t item_;
   std::byte* const memory_;
+  const bool in_;
+  const bool full_;      // a tensor has a part a rank, else one part, this rank's
+  const int64_t parts_;  // of a tensor
 };
 
 }  // namespace
@@ -213,9 +215,8 @@ absl::StatusOr<Program> LayOut(PlanSpec plan) {
     }
     layout.memory_at = memory.Take(layout.memory_bytes);
     if (memory.end() > kMaxBucketBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(Describe(program.plan, turn.bucket),
-                                                     ": more than ", kMaxBucketBytes,
-                                                     " bytes of buckets are under way at once"));
+      return Wrong(program.plan, turn.bucket, ": more than ", kMaxBucketBytes,
+                   " bytes of buckets are under way at once");
     }
     program.starts.push_back(turn.bucket);
   }
@@ -226,18 +227,16 @@ absl::StatusOr<Program> LayOut(PlanSpec plan) {
 
 absl::StatusOr<std::vector<Segment>> CopyIn(const Program& program, int32_t bucket, int rank,
                                             absl::Span<const Tensor> from, std::byte* memory) {
-  const bool full = Scatters(program.plan.buckets[static_cast<size_t>(bucket)].kind);
-  const Copies copies(program, bucket, rank, memory);
-  RETURN_IF_ERROR(copies.Check(from, full, /*in=*/true));
-  return copies.In(from, full);
+  const Copies copies(program, bucket, rank, memory, /*in=*/true);
+  RETURN_IF_ERROR(copies.Check(from));
+  return copies.In(from);
 }
 
 absl::StatusOr<std::vector<Segment>> CopyOut(const Program& program, int32_t bucket, int rank,
                                              absl::Span<const Tensor> to, std::byte* memory) {
-  const bool full = Gathers(program.plan.buckets[static_cast<size_t>(bucket)].kind);
-  const Copies copies(program, bucket, rank, memory);
-  RETURN_IF_ERROR(copies.Check(to, full, /*in=*/false));
-  return copies.Out(to, full);
+  const Copies copies(program, bucket, rank, memory, /*in=*/false);
+  RETURN_IF_ERROR(copies.Check(to));
+  return copies.Out(to);
 }
 
 }  // namespace bucketd::agent
