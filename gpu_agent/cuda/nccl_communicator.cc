@@ -28,8 +28,6 @@ int ColorOf(int color, int version) {
 
 constexpr absl::Duration kClosing = absl::Seconds(5);
 
-bool Is(ncclResult_t result, ncclResult_t wanted) { return result == wanted; }
-
 absl::StatusCode CodeOf(ncclResult_t result) {
   switch (result) {
     case ncclInvalidArgument:
@@ -44,43 +42,30 @@ absl::StatusCode CodeOf(ncclResult_t result) {
 }
 
 // The type that NCCL adds up, and how many of it make one element.
-absl::StatusOr<std::pair<ncclDataType_t, size_t>> ReducedAs(DType dtype, int version) {
+struct Reduced {
+  DType dtype;
+  ncclDataType_t type;
+  size_t each = 1;
+};
+constexpr Reduced kReduced[] = {
+    {DType::kBool, ncclUint8},        {DType::kU8, ncclUint8},
+    {DType::kI8, ncclInt8},           {DType::kI32, ncclInt32},
+    {DType::kU32, ncclUint32},        {DType::kI64, ncclInt64},
+    {DType::kU64, ncclUint64},        {DType::kF16, ncclFloat16},
+    {DType::kBF16, ncclBfloat16},     {DType::kF32, ncclFloat32},
+    {DType::kF64, ncclFloat64},       {DType::kF8E4M3, ncclFloat8e4m3},
+    {DType::kF8E5M2, ncclFloat8e5m2}, {DType::kC64, ncclFloat32, 2},
+    {DType::kC128, ncclFloat64, 2},
+};
+
+absl::StatusOr<Reduced> ReducedAs(DType dtype, int version) {
   if ((dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2) && version < 22400) {
     return absl::UnimplementedError(absl::StrCat("NCCL reduces ", Name(dtype), " from 2.24 on"));
   }
-  switch (dtype) {
-    case DType::kBool:
-    case DType::kU8:
-      return std::make_pair(ncclUint8, size_t{1});
-    case DType::kI8:
-      return std::make_pair(ncclInt8, size_t{1});
-    case DType::kI32:
-      return std::make_pair(ncclInt32, size_t{1});
-    case DType::kU32:
-      return std::make_pair(ncclUint32, size_t{1});
-    case DType::kI64:
-      return std::make_pair(ncclInt64, size_t{1});
-    case DType::kU64:
-      return std::make_pair(ncclUint64, size_t{1});
-    case DType::kF16:
-      return std::make_pair(ncclFloat16, size_t{1});
-    case DType::kBF16:
-      return std::make_pair(ncclBfloat16, size_t{1});
-    case DType::kF32:
-      return std::make_pair(ncclFloat32, size_t{1});
-    case DType::kF64:
-      return std::make_pair(ncclFloat64, size_t{1});
-    case DType::kF8E4M3:
-      return std::make_pair(ncclFloat8e4m3, size_t{1});
-    case DType::kF8E5M2:
-      return std::make_pair(ncclFloat8e5m2, size_t{1});
-    case DType::kC64:
-      return std::make_pair(ncclFloat32, size_t{2});
-    case DType::kC128:
-      return std::make_pair(ncclFloat64, size_t{2});
-    default:
-      return absl::UnimplementedError(absl::StrCat("NCCL does not reduce ", Name(dtype)));
+  for (const Reduced& known : kReduced) {
+    if (known.dtype == dtype) return known;
   }
+  return absl::UnimplementedError(absl::StrCat("NCCL does not reduce ", Name(dtype)));
 }
 
 absl::StatusOr<ncclRedOp_t> OpOf(DType dtype, ReduceOp op) {
@@ -135,10 +120,10 @@ absl::StatusOr<NcclCall> InNcclTerms(const Collective& collective, int version) 
     call.count = static_cast<size_t>(collective.count * ItemSize(collective.dtype));
     return call;
   }
-  ASSIGN_OR_RETURN(const auto type, ReducedAs(collective.dtype, version));
+  ASSIGN_OR_RETURN(const Reduced as, ReducedAs(collective.dtype, version));
   ASSIGN_OR_RETURN(call.op, OpOf(collective.dtype, collective.op));
-  call.type = type.first;
-  call.count = static_cast<size_t>(collective.count) * type.second;
+  call.type = as.type;
+  call.count = static_cast<size_t>(collective.count) * as.each;
   return call;
 }
 
@@ -199,18 +184,18 @@ absl::Status NcclCommunicator::State::Fail(absl::string_view what, ncclResult_t 
 }
 
 ncclResult_t NcclCommunicator::State::Result(ncclResult_t of_call) {
-  if (!Is(of_call, ncclInProgress) && !Is(of_call, ncclSuccess)) return of_call;
+  if (of_call != ncclInProgress && of_call != ncclSuccess) return of_call;
   const std::lock_guard lock(mutex_);
   if (!there()) return ncclSuccess;  // aborted: health_ knows why
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = api_->CommGetAsyncError(handle_->comm, &state);
-  return Is(asked, ncclSuccess) ? state : asked;
+  return asked == ncclSuccess ? state : asked;
 }
 
 absl::Status NcclCommunicator::State::Poll(SteadyTime since) {
   RETURN_IF_ERROR(health_.status());
   const ncclResult_t result = Result(ncclSuccess);
-  if (!Is(result, ncclSuccess) && !Is(result, ncclInProgress)) return Fail("a collective", result);
+  if (result != ncclSuccess && result != ncclInProgress) return Fail("a collective", result);
   // That a peer on this node was killed is no error of NCCL's: its kernels wait for good.
   if (absl::FromChrono(SteadyNow() - since) > timeout_) return Said("a collective", ncclInProgress);
   return health_.status();
@@ -228,14 +213,14 @@ absl::Status NcclCommunicator::State::Run(absl::string_view what, SteadyTime dea
   }
   AskUntil(deadline, absl::Milliseconds(1), [&] {
     result = Result(result);
-    return !Is(result, ncclInProgress);
+    return result != ncclInProgress;
   });
   return Said(what, result);
 }
 
 absl::Status NcclCommunicator::State::Said(absl::string_view what, ncclResult_t result) {
-  if (Is(result, ncclSuccess)) return health_.status();
-  if (!Is(result, ncclInProgress)) return Fail(what, result);
+  if (result == ncclSuccess) return health_.status();
+  if (result != ncclInProgress) return Fail(what, result);
   Abort(absl::DeadlineExceededError(
       absl::StrCat(api_->ToString(), ": ", what, " took longer than its timeout")));
   return health_.status();
@@ -262,13 +247,13 @@ absl::Status NcclCommunicator::State::Register(std::byte* data, int64_t bytes,
     const ncclResult_t result = api_->CommWindowRegister(comm, data, static_cast<size_t>(bytes),
                                                          &window.second, NCCL_WIN_COLL_SYMMETRIC);
     // That the memory is not of a kind to be registered is no harm to the communicator.
-    const bool harmless = Is(result, ncclInvalidArgument) || Is(result, ncclInvalidUsage);
+    const bool harmless = result == ncclInvalidArgument || result == ncclInvalidUsage;
     if (!harmless) return result;
     handle_->windows.pop_back();
     refused = result;
     return ncclSuccess;
   }));
-  if (Is(refused, ncclSuccess)) return absl::OkStatus();
+  if (refused == ncclSuccess) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(api_->ToString(), ": no window: ", api_->GetErrorString(refused)));
 }
@@ -323,7 +308,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Split(
   int parents = 0;
   const auto parent = static_cast<ncclComm_t>(options.parent);
   const ncclResult_t counted = api->CommCount(parent, &parents);
-  if (!Is(counted, ncclSuccess) || parents != options.size) {
+  if (counted != ncclSuccess || parents != options.size) {
     return absl::FailedPreconditionError(
         absl::StrCat("the plan is of ", options.size, " ranks, the trainer's communicator of ",
                      parents, "; plan anew for the ranks that there are"));
@@ -421,10 +406,10 @@ absl::Status NcclCommunicator::Launch(Stream& stream, absl::Span<const Collectiv
     ncclResult_t result = api.GroupStart();
     for (const NcclCall& call : calls) {
       const ncclResult_t one = enqueue(call, comm);
-      if (!Is(one, ncclSuccess) && !Is(one, ncclInProgress)) result = one;
+      if (one != ncclSuccess && one != ncclInProgress) result = one;
     }
     const ncclResult_t end = api.GroupEnd();
-    return Is(result, ncclSuccess) || Is(result, ncclInProgress) ? end : result;
+    return result == ncclSuccess || result == ncclInProgress ? end : result;
   });
 }
 
@@ -440,7 +425,7 @@ absl::Status NcclCommunicator::Deregister(std::byte* data) {
 
 absl::StatusOr<std::string> NcclCommunicator::NewId(SteadyTime deadline) {
   ncclUniqueId id{};  // of zeros, where there is none
-  if (rank() == 0 && !Is(state()->api().GetUniqueId(&id), ncclSuccess)) id = {};
+  if (rank() == 0 && state()->api().GetUniqueId(&id) != ncclSuccess) id = {};
   const auto* mine = reinterpret_cast<const std::byte*>(id.internal);
   ASSIGN_OR_RETURN(const std::vector<std::byte> all,
                    Exchange(host(), {mine, sizeof(id.internal)}, WallTime(deadline)));
