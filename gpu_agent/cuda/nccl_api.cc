@@ -22,24 +22,24 @@ bool Find(void* library, const char* name, Function& function) {
 
 // The first function that is missing, or null.
 const char* FindRequired(void* library, NcclApi& api) {
-  if (!Find(library, "ncclGetErrorString", api.GetErrorString)) return "ncclGetErrorString";
-  if (!Find(library, "ncclGetLastError", api.GetLastError)) return "ncclGetLastError";
-  if (!Find(library, "ncclGetUniqueId", api.GetUniqueId)) return "ncclGetUniqueId";
-  if (!Find(library, "ncclCommInitRankConfig", api.CommInitRankConfig)) {
-    return "ncclCommInitRankConfig";
-  }
-  if (!Find(library, "ncclCommGetAsyncError", api.CommGetAsyncError)) {
-    return "ncclCommGetAsyncError";
-  }
-  if (!Find(library, "ncclCommFinalize", api.CommFinalize)) return "ncclCommFinalize";
-  if (!Find(library, "ncclCommDestroy", api.CommDestroy)) return "ncclCommDestroy";
-  if (!Find(library, "ncclCommAbort", api.CommAbort)) return "ncclCommAbort";
-  if (!Find(library, "ncclGroupStart", api.GroupStart)) return "ncclGroupStart";
-  if (!Find(library, "ncclGroupEnd", api.GroupEnd)) return "ncclGroupEnd";
-  if (!Find(library, "ncclAllGather", api.AllGather)) return "ncclAllGather";
-  if (!Find(library, "ncclReduceScatter", api.ReduceScatter)) return "ncclReduceScatter";
-  if (!Find(library, "ncclAllReduce", api.AllReduce)) return "ncclAllReduce";
-  return nullptr;
+  const char* missing = nullptr;
+  const auto find = [&](const char* name, auto& function) {
+    if (!Find(library, name, function) && missing == nullptr) missing = name;
+  };
+  find("ncclGetErrorString", api.GetErrorString);
+  find("ncclGetLastError", api.GetLastError);
+  find("ncclGetUniqueId", api.GetUniqueId);
+  find("ncclCommInitRankConfig", api.CommInitRankConfig);
+  find("ncclCommGetAsyncError", api.CommGetAsyncError);
+  find("ncclCommFinalize", api.CommFinalize);
+  find("ncclCommDestroy", api.CommDestroy);
+  find("ncclCommAbort", api.CommAbort);
+  find("ncclGroupStart", api.GroupStart);
+  find("ncclGroupEnd", api.GroupEnd);
+  find("ncclAllGather", api.AllGather);
+  find("ncclReduceScatter", api.ReduceScatter);
+  find("ncclAllReduce", api.AllReduce);
+  return missing;
 }
 
 // Pairs come together or not at all.
