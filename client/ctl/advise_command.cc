@@ -114,17 +114,8 @@ std::string TraceText(const TracedStep& traced) {
 }
 
 void PrintText(const AdvisedStep& step, const Advice& advice) {
-  using Align = Table::Align;
-  Table table({{""},
-               {"units"},
-               {"number", Align::kRight},
-               {"forward", Align::kRight},
-               {"backward", Align::kRight},
-               {"reshard", Align::kRight},
-               {"step time", Align::kRight},
-               {"change", Align::kRight},
-               {"exposed", Align::kRight},
-               {"peak memory", Align::kRight}});
+  Table table("llrrrrrrrr", {"", "units", "number", "forward", "backward", "reshard", "step time",
+                             "change", "exposed", "peak memory"});
   for (size_t i = 0; i < advice.tried.size(); ++i) {
     const std::string mark = absl::StrCat(i == 0 ? "now" : "", i == advice.best ? "*" : "");
     table.AddRow(Cells(mark, advice.tried[i], advice, step.again));

@@ -33,7 +33,7 @@ std::string WhatChanged(const v1::AuditEntry& entry) {
 }
 
 std::string AuditText(const v1::ListAuditResponse& audit) {
-  Table table({{"when (UTC)"}, {"who"}, {"tenant"}, {"what"}, {"about"}, {"change"}});
+  Table table("llllll", {"when (UTC)", "who", "tenant", "what", "about", "change"});
   for (const v1::AuditEntry& entry : audit.entries()) {
     table.AddRow({When(entry.when_ms()), From(entry), entry.tenant().empty() ? "-" : entry.tenant(),
                   entry.what(), entry.subject(), WhatChanged(entry)});

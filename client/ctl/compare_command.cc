@@ -177,20 +177,9 @@ std::vector<std::string> Cells(absl::string_view mark, std::string label, const 
 
 void PrintTable(const Input& input, const std::vector<Row>& rows, const Prediction& before,
                 int64_t bound) {
-  using Align = Table::Align;
-  Table table({{""},
-               {"plan"},
-               {"step time", Align::kRight},
-               {"change", Align::kRight},
-               {"x bound", Align::kRight},
-               {"exposed", Align::kRight},
-               {"copies", Align::kRight},
-               {"peak memory", Align::kRight},
-               {"change", Align::kRight},
-               {"collectives", Align::kRight},
-               {"buckets", Align::kRight},
-               {"compute run", Align::kRight},
-               {"planned in", Align::kRight}});
+  Table table("llrrrrrrrrrrr",
+              {"", "plan", "step time", "change", "x bound", "exposed", "copies", "peak memory",
+               "change", "collectives", "buckets", "compute run", "planned in"});
   const Graph& graph = input.captured.graph;
   std::vector<std::string> untouched = Cells("", "program order", before, before, bound, 0);
   untouched.push_back(absl::StrCat(ComputeRun(graph, ProgramOrder(graph))));

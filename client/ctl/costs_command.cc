@@ -81,14 +81,13 @@ absl::StatusOr<CostProfile> FetchOrRead(client::CostClient& costs, const std::st
 
 absl::StatusOr<Answer> List(client::CostClient& costs, const CostsArgs& args) {
   ASSIGN_OR_RETURN(const v1::ListProfilesResponse list, costs.List(args.first));
-  constexpr auto kRight = Table::Align::kRight;
-  Table profiles({{"profile"}, {"latest"}, {"origin"}, {"since"}, {"links", kRight}, {"about"}});
+  Table profiles("llllrl", {"profile", "latest", "origin", "since", "links", "about"});
   for (const v1::ProfileVersion& v : list.profiles()) {
     profiles.AddRow({Id(v), v.promoted() ? "*" : "", OriginName(v.origin()),
                      Ago(v.created_unix_ms()), absl::StrCat(v.links()),
                      v.readable() ? v.about() : "cannot be read any more"});
   }
-  Table samples({{"samples for"}, {"links"}, {"held", kRight}, {"reporters", kRight}, {"newest"}});
+  Table samples("llrrl", {"samples for", "links", "held", "reporters", "newest"});
   for (const v1::HeldSamples& held : list.samples()) {
     CollectiveSample of;
     v1::CollectiveSample message = held.of();
@@ -110,7 +109,7 @@ absl::StatusOr<Answer> Show(client::CostClient& costs, const CostsArgs& args) {
   std::string text =
       absl::StrCat(Id(v), v.promoted() ? " (latest)" : "", ", ", OriginName(v.origin()),
                    v.by().empty() ? "" : " by ", v.by(), "\n", v.about(), "\n\n");
-  Table table({{"number"}, {"value", Table::Align::kRight}});
+  Table table("lr", {"number", "value"});
   for (const ProfileNumber& number : ProfileNumbers()) {
     table.AddRow({number.FullName(), absl::StrFormat("%.6g", number.In(profile))});
   }

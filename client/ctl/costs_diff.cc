@@ -101,23 +101,17 @@ std::string DiffText(const CostProfile& a, const CostProfile& b) {
   if (diff.none()) {
     return absl::StrCat(Id(a), " and ", Id(b), " have the same numbers\n");
   }
-  constexpr auto kRight = Table::Align::kRight;
   std::string text;
   if (!diff.numbers.empty()) {
-    Table table({{"number"}, {Id(a), kRight}, {Id(b), kRight}, {"moves", kRight}});
+    Table table("lrrr", {"number", Id(a), Id(b), "moves"});
     for (const NumberDiff& n : diff.numbers) {
       table.AddRow({n.name, Number(n.a), Number(n.b), Moves(n.a, n.b)});
     }
     absl::StrAppend(&text, table.Text());
   }
   if (!diff.links.empty()) {
-    Table table({{"links"},
-                 {"latency us", kRight},
-                 {"now", kRight},
-                 {"GB/s", kRight},
-                 {"now", kRight},
-                 {"64 KiB take", kRight},
-                 {"64 MiB take", kRight}});
+    Table table("lrrrrrr",
+                {"links", "latency us", "now", "GB/s", "now", "64 KiB take", "64 MiB take"});
     for (const LinkDiff& l : diff.links) {
       const auto moves = [&](double bytes) {
         return Moves(MessageUs(l.of, l.a, bytes), MessageUs(l.of, l.b, bytes));
@@ -128,7 +122,7 @@ std::string DiffText(const CostProfile& a, const CostProfile& b) {
     absl::StrAppend(&text, text.empty() ? "" : "\n", table.Text());
   }
   if (!diff.kernels.empty()) {
-    Table table({{"kernels"}, {"signature"}, {"us", kRight}, {"now", kRight}, {"moves", kRight}});
+    Table table("llrrr", {"kernels", "signature", "us", "now", "moves"});
     const auto us = [](const MeasuredKernel* k) { return k == nullptr ? "-" : Number(k->us); };
     for (const KernelDiff& k : diff.kernels) {
       table.AddRow({k.either().op, k.either().signature, us(k.a), us(k.b),
@@ -169,13 +163,7 @@ std::string DiffJson(const CostProfile& a, const CostProfile& b) {
 
 std::string LinksText(const CostProfile& profile) {
   if (profile.links.empty()) return "";
-  constexpr auto kRight = Table::Align::kRight;
-  Table table({{"links"},
-               {"latency us", kRight},
-               {"GB/s", kRight},
-               {"samples", kRight},
-               {"reporters", kRight},
-               {"error", kRight}});
+  Table table("lrrrrr", {"links", "latency us", "GB/s", "samples", "reporters", "error"});
   for (const MeasuredLink& link : profile.links) {
     table.AddRow({Describe(link.of), Number(link.alpha_us),
                   absl::StrFormat("%.2f", link.busbw_bytes_per_s * 1e-9),

@@ -118,9 +118,7 @@ int64_t FirstStep(const Plan& a, const Plan& b) {
 }
 
 std::string Figures(const Plan& a, const Plan& b) {
-  using Align = Table::Align;
-  Table table(
-      {{"predicted"}, {"A", Align::kRight}, {"B", Align::kRight}, {"change", Align::kRight}});
+  Table table("lrrr", {"predicted", "A", "B", "change"});
   const Prediction &x = a.prediction, &y = b.prediction;
   const auto time = [&](const char* what, int64_t p, int64_t q) {
     table.AddRow({what, Duration(p), Duration(q), Change(q, p)});
@@ -145,7 +143,7 @@ std::string Text(const Plan& a, const Plan& b, const Graph* graph) {
   std::string text;
   const std::vector<Line> headers = Headers(a, b);
   if (!headers.empty()) {
-    Table table({{"field"}, {"A"}, {"B"}});
+    Table table("lll", {"field", "A", "B"});
     for (const Line& line : headers) table.AddRow({line.what, line.a, line.b});
     absl::StrAppend(&text, table.Text(), "\n");
   }
@@ -153,7 +151,7 @@ std::string Text(const Plan& a, const Plan& b, const Graph* graph) {
   if (buckets.empty()) {
     absl::StrAppend(&text, "the same ", a.buckets.size(), " buckets\n");
   } else {
-    Table table({{"difference"}, {"bucket"}, {"form"}, {"members"}});
+    Table table("llll", {"difference", "bucket", "form", "members"});
     for (const BucketDifference& d : buckets) {
       table.AddRow({d.what, d.bucket->name, d.detail, Members(*d.bucket, graph)});
     }

@@ -274,19 +274,12 @@ std::vector<BucketFacts> Explainer::Facts() const {
 std::string Explainer::Buckets(const std::vector<BucketFacts>& facts) const {
   if (graph_.collectives().empty()) return "the graph has no collectives\n";
   if (facts.empty()) return "no buckets: every collective runs by itself\n";
-  using Align = Table::Align;
-  std::vector<Table::Column> columns = {{"#", Align::kRight},
-                                        {"bucket"},
-                                        {"kind"},
-                                        {"members", Align::kRight},
-                                        {"bytes", Align::kRight},
-                                        {"on the wire", Align::kRight},
-                                        {"exposed", Align::kRight},
-                                        {"runs beside"}};
+  std::vector<std::string> titles = {"#",     "bucket",      "kind",    "members",
+                                     "bytes", "on the wire", "exposed", "runs beside"};
   const bool ends = std::any_of(facts.begin(), facts.end(),
                                 [](const BucketFacts& bucket) { return !bucket.ends.empty(); });
-  if (ends) columns.push_back({"ends because"});
-  Table table(columns);
+  if (ends) titles.push_back("ends because");
+  Table table(ends ? "rllrrrrll" : "rllrrrrl", std::move(titles));
   for (size_t b = 0; b < facts.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     std::vector<std::string> row = {absl::StrCat(b),

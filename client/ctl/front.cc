@@ -45,17 +45,8 @@ std::string Bar(const std::vector<ParetoPoint>& front, const ParetoPoint& point)
 
 void PrintTable(const Input& input, const std::string& mode,
                 const std::vector<ParetoPoint>& front) {
-  using Align = Table::Align;
-  Table table({{"", Align::kRight},
-               {"--memory-limit", Align::kRight},
-               {"peak memory", Align::kRight},
-               {"change", Align::kRight},
-               {"step time", Align::kRight},
-               {"change", Align::kRight},
-               {"x bound", Align::kRight},
-               {"exposed", Align::kRight},
-               {"buckets", Align::kRight},
-               {"time above the fastest"}});
+  Table table("rrrrrrrrrl", {"", "--memory-limit", "peak memory", "change", "step time", "change",
+                             "x bound", "exposed", "buckets", "time above the fastest"});
   const Prediction& before = front[0].plan.program_order;
   const int64_t bound = front[0].plan.lower_bound_ps;
   const auto cells = [&](std::string number, std::string limit, const Prediction& now,

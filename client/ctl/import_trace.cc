@@ -189,16 +189,8 @@ std::string Figure(double value, double before, bool shown) {
 }
 
 std::string TextOf(const Imported& imported) {
-  constexpr auto kRight = Table::Align::kRight;
-  Table table({{"class"},
-               {"collectives", kRight},
-               {"outliers", kRight},
-               {"groups", kRight},
-               {"ranks", kRight},
-               {"latency us", kRight},
-               {"busbw GB/s", kRight},
-               {"error", kRight},
-               {"at most", kRight}});
+  Table table("lrrrrrrrr", {"class", "collectives", "outliers", "groups", "ranks", "latency us",
+                            "busbw GB/s", "error", "at most"});
   for (const ClassFit& fit : imported.fit.classes) {
     const Observations& observations = imported.by_class.at(fit.of);
     const Summary summary = Summarise(observations);

@@ -26,17 +26,8 @@ std::string WaitsFor(const v1::JobStatus& job) {
 }
 
 std::string JobsText(const v1::ListJobsResponse& jobs) {
-  using Align = Table::Align;
-  Table table({{"job"},
-               {"tenant"},
-               {"generation", Align::kRight},
-               {"scope"},
-               {"state"},
-               {"since", Align::kRight},
-               {"ranks", Align::kRight},
-               {"waits for"},
-               {"about"},
-               {"replica"}});
+  Table table("llrllrrlll", {"job", "tenant", "generation", "scope", "state", "since", "ranks",
+                             "waits for", "about", "replica"});
   for (const v1::JobStatus& job : jobs.jobs()) {
     table.AddRow({job.id(), job.tenant().empty() ? "-" : job.tenant(),
                   absl::StrCat(job.generation()), job.scope(), job.state(), Ago(job.since_ms()),

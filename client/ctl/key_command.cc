@@ -120,7 +120,7 @@ absl::Status PrintOne(const Side& side, bool json) {
     };
     text = Json::Object({{"fields", Json::List(side.fields, field)}}).Text();
   } else {
-    Table table({{"field of the key"}, {"value"}});
+    Table table("ll", {"field of the key", "value"});
     for (const auto& [name, value] : side.fields) table.AddRow({name, value});
     text = table.Text();
   }
@@ -153,7 +153,7 @@ absl::Status Run(const KeyArgs& args) {
     Print("the keys are equal: one plan serves both\n");
     return absl::OkStatus();
   }
-  Table table({{"field of the key"}, {"A"}, {"B"}});
+  Table table("lll", {"field of the key", "A", "B"});
   for (const Difference& d : differences) table.AddRow({d.field, d.first, d.second});
   Print(ForTerminal(
       absl::StrCat("A: ", a.name, "\nB: ", b.name, "\n\n", table.Text(), GraphText(a, b))));

@@ -19,16 +19,8 @@ struct PlansArgs {
 };
 
 std::string PlansText(const v1::ListPlansResponse& plans) {
-  using Align = Table::Align;
-  Table table({{"key"},
-               {"graph"},
-               {"tenant"},
-               {"mode"},
-               {"cost profile"},
-               {"size", Align::kRight},
-               {"made", Align::kRight},
-               {"used", Align::kRight},
-               {"where"}});
+  Table table("lllllrrrl",
+              {"key", "graph", "tenant", "mode", "cost profile", "size", "made", "used", "where"});
   for (const v1::PlanInfo& plan : plans.plans()) {
     const bool stored = plan.created_ms() != 0;
     table.AddRow({Short(plan.key_sha256()), Short(plan.graph_digest()),

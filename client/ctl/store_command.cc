@@ -60,7 +60,7 @@ absl::Status RunStats(const LookArgs& args) {
               .Text());
     return absl::OkStatus();
   }
-  Table table({{"store"}, {"", Table::Align::kRight}});
+  Table table("lr", {"store", ""});
   table.AddRow({"plans", WithThousands(s.plans)});
   table.AddRow({"of which held for jobs", WithThousands(s.held_plans)});
   table.AddRow({"bytes of plans", Mib(s.plan_bytes)});
@@ -108,9 +108,7 @@ void PrintVerified(const Verified& v, bool json) {
               .Text());
     return;
   }
-  Table table({{"", Table::Align::kLeft},
-               {"checked", Table::Align::kRight},
-               {"damaged", Table::Align::kRight}});
+  Table table("lrr", {"", "checked", "damaged"});
   table.AddRow({"plans", WithThousands(v.plans.values), WithThousands(v.plans.damaged)});
   table.AddRow({"records", WithThousands(v.records.values), WithThousands(v.records.damaged)});
   std::string text = table.Text();

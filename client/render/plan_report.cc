@@ -12,8 +12,6 @@
 namespace bucketd {
 namespace {
 
-using Align = Table::Align;
-
 std::string Mode(const Bucket& bucket) {
   if (bucket.mode == BucketMode::kGrouped) return "grouped";
   return bucket.copies == CopyStream::kComm ? "packed, copies on comm" : "packed";
@@ -42,14 +40,8 @@ std::vector<BucketLine> DescribeBuckets(const Graph& graph, const Plan& plan) {
 
 std::string BucketTable(absl::Span<const BucketLine> buckets) {
   if (buckets.empty()) return "no buckets: every collective runs by itself\n";
-  Table table({{"#", Align::kRight},
-               {"bucket"},
-               {"kind"},
-               {"mesh dim"},
-               {"members", Align::kRight},
-               {"bytes", Align::kRight},
-               {"mode"},
-               {"on the wire", Align::kRight}});
+  Table table("rlllrrlr",
+              {"#", "bucket", "kind", "mesh dim", "members", "bytes", "mode", "on the wire"});
   BucketLine all;
   for (size_t k = 0; k < buckets.size(); ++k) {
     const BucketLine& b = buckets[k];
@@ -73,10 +65,7 @@ std::string HowMade(const Plan& plan, absl::string_view cost_profile) {
 std::string SummaryTable(const Plan& plan) {
   const Prediction& now = plan.prediction;
   const Prediction& before = plan.program_order;
-  Table table({{"predicted"},
-               {"planned", Align::kRight},
-               {"program order", Align::kRight},
-               {"change", Align::kRight}});
+  Table table("lrrr", {"predicted", "planned", "program order", "change"});
   const auto time = [&](const char* what, int64_t a, int64_t b) {
     table.AddRow({what, Duration(a), Duration(b), Change(a, b)});
   };

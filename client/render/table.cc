@@ -20,27 +20,27 @@ size_t Width(absl::string_view text) {
 
 std::string Table::Text() const {
   std::vector<size_t> widths;
-  for (const Column& column : columns_) widths.push_back(Width(column.title));
+  for (const std::string& title : titles_) widths.push_back(Width(title));
   for (const std::vector<std::string>& row : rows_) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
   }
+  std::vector<std::string> rule;
+  for (const size_t width : widths) rule.emplace_back(width, '-');
   std::string text;
-  const auto line = [&](const auto& cell_of) {
+  const auto line = [&](const std::vector<std::string>& cells) {
     std::string out;
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      const std::string cell = cell_of(i);
-      const std::string padding(widths[i] - Width(cell), ' ');
-      const bool right = columns_[i].align == Align::kRight;
-      absl::StrAppend(&out, i == 0 ? "" : "  ", right ? padding : "", cell, right ? "" : padding);
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const std::string padding(widths[i] - Width(cells[i]), ' ');
+      const bool right = sides_[i] == 'r';
+      absl::StrAppend(&out, i == 0 ? "" : "  ", right ? padding : "", cells[i],
+                      right ? "" : padding);
     }
     out.erase(out.find_last_not_of(' ') + 1);
     absl::StrAppend(&text, out, "\n");
   };
-  line([&](size_t i) { return columns_[i].title; });
-  line([&](size_t i) { return std::string(widths[i], '-'); });
-  for (const std::vector<std::string>& row : rows_) {
-    line([&](size_t i) { return i < row.size() ? row[i] : std::string(); });
-  }
+  line(titles_);
+  line(rule);
+  for (const std::vector<std::string>& row : rows_) line(row);
   return text;
 }
 

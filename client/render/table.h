@@ -12,20 +12,20 @@ namespace bucketd {
 // Columns are as wide as their widest cell; the last one is not padded. Not thread-safe.
 class Table {
  public:
-  enum class Align { kLeft, kRight };
-  struct Column {
-    std::string title;
-    Align align = Align::kLeft;
-  };
-
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  // `sides` has a letter a column, to which its cells keep: l(eft) or r(ight).
+  Table(absl::string_view sides, std::vector<std::string> titles)
+      : sides_(sides), titles_(std::move(titles)) {}
   // Missing cells are empty. REQUIRES: no more cells than columns.
-  void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void AddRow(std::vector<std::string> cells) {
+    cells.resize(titles_.size());
+    rows_.push_back(std::move(cells));
+  }
   // Title line, a rule, the rows; each line ends in a newline.
   std::string Text() const;
 
  private:
-  std::vector<Column> columns_;
+  const std::string sides_;
+  const std::vector<std::string> titles_;
   std::vector<std::vector<std::string>> rows_;
 };
 
