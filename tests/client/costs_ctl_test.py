@@ -1,15 +1,11 @@
 """bucketctl costs against a real server: exit codes, what it prints, and the way from samples to a promoted version."""
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
+from ctl_case import DONE, REFUSED, UNAVAILABLE, USAGE, serve
 from referee_kit import bucketctl
-
-DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
 
 def samples(factor):
@@ -24,17 +20,7 @@ class CostsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.server = subprocess.Popen(
-            [os.path.join(os.environ["BUCKETD_BIN"], "bucketd"), "--listen", f"unix:{cls.folder.name}/socket", "--http", "",
-             f"--exit-with-parent={os.getpid()}"], stdout=subprocess.PIPE, text=True)
-        cls.addClassCleanup(cls.stop)
-        assert "serves on" in cls.server.stdout.readline()
-
-    @classmethod
-    def stop(cls):
-        cls.server.kill()
-        cls.server.wait()
-        cls.server.stdout.close()
+        cls.address = serve(cls.folder.name, cls.addClassCleanup)
 
     def path(self, name, content):
         path = os.path.join(self.folder.name, name)
@@ -43,7 +29,7 @@ class CostsTest(unittest.TestCase):
         return path
 
     def costs(self, *args, expect=DONE):
-        run = bucketctl("costs", *args, "--server", f"unix:{self.folder.name}/socket")
+        run = bucketctl("costs", *args, "--server", self.address)
         self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
         return run.stdout if expect == DONE else run.stderr
 

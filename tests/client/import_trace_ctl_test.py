@@ -3,16 +3,12 @@ import glob
 import gzip
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
-from referee_kit import bucketctl
+from ctl_case import DONE, REFUSED, UNAVAILABLE, USAGE, serve
+from referee_kit import DATA, bucketctl
 
-DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
-DATA = os.environ["BUCKETD_TEST_DATA"]
 TRACES = sorted(glob.glob(os.path.join(DATA, "traces", "*.json.gz")))
 
 
@@ -28,15 +24,7 @@ class ImportTraceTest(unittest.TestCase):
         return run.stdout if expect == DONE else run.stderr
 
     def serve(self):
-        address = f"unix:{self.folder}/socket"
-        server = subprocess.Popen(
-            [os.path.join(os.environ["BUCKETD_BIN"], "bucketd"), "--listen", address, "--http", "", f"--exit-with-parent={os.getpid()}"],
-            stdout=subprocess.PIPE, text=True)
-        self.addCleanup(server.stdout.close)
-        self.addCleanup(server.wait)
-        self.addCleanup(server.kill)
-        self.assertIn("serves on", server.stdout.readline())
-        return address
+        return serve(self.folder, self.addCleanup)
 
     def test_a_plan_is_made_with_what_the_traces_say(self):
         self.assertEqual(len(TRACES), 4)

@@ -3,13 +3,11 @@ import glob
 import gzip
 import json
 import os
-import re
-import subprocess
 import tempfile
 import unittest
 
-from ctl_case import REFUSED, UNAVAILABLE, USAGE, CtlCase
-from referee_kit import BINARY, DATA, graph_paths
+from ctl_case import REFUSED, UNAVAILABLE, USAGE, CtlCase, serve
+from referee_kit import DATA, graph_paths
 
 GRAPHS = graph_paths("llama3_debug_fsdp8.?w")
 
@@ -17,17 +15,9 @@ GRAPHS = graph_paths("llama3_debug_fsdp8.?w")
 class PlanServerTest(CtlCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.address = f"unix:{cls.folder.name}/socket"
-        cls.server = subprocess.Popen(
-            [os.path.join(os.path.dirname(BINARY), "bucketd"), "--listen", cls.address, "--http", "", "--log-level", "error",
-             "--lame-duck-ms", "0"], stdout=subprocess.PIPE, text=True)
-        cls.addClassCleanup(cls.server.stdout.close)
-        cls.addClassCleanup(cls.server.wait)
-        cls.addClassCleanup(cls.server.kill)
-        while not re.search("serves on", line := cls.server.stdout.readline()):
-            assert line, "bucketd did not start"
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.address = serve(folder.name, cls.addClassCleanup)
 
     def without_costs(self, graph):
         """As a server sees it: it takes its own."""
