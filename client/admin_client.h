@@ -3,12 +3,13 @@
 // happened.
 #pragma once
 
-#include <chrono>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "client/client_tls.h"
 #include "client/server_channel.h"
+#include "client/unary_call.h"
 
 #include "proto/admin.grpc.pb.h"
 
@@ -19,22 +20,31 @@ class AdminClient {
  public:
   // As addresses.h says; of several servers the first that answers is asked. Connects at the first
   // call.
-  explicit AdminClient(std::string address, const ClientTls& tls = {},
-                       std::chrono::milliseconds deadline = std::chrono::seconds(15));
+  explicit AdminClient(std::string address, const ClientTls& tls = {})
+      : servers_(std::move(address), ChannelOptions{.tls = tls}) {}
 
-  absl::StatusOr<v1::GetStatusResponse> GetStatus();
-  absl::StatusOr<v1::ListPlansResponse> ListPlans(const v1::ListPlansRequest& request);
-  absl::StatusOr<v1::EvictPlansResponse> EvictPlans(const v1::EvictPlansRequest& request);
-  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
-  absl::StatusOr<v1::PinJobResponse> PinJob(const v1::PinJobRequest& request);
-  absl::StatusOr<v1::UnpinJobResponse> UnpinJob(const v1::UnpinJobRequest& request);
-  absl::StatusOr<v1::SetPlanningResponse> SetPlanning(const v1::SetPlanningRequest& request);
-  absl::StatusOr<v1::ListAuditResponse> ListAudit(const v1::ListAuditRequest& request);
-  absl::StatusOr<v1::ListTenantsResponse> ListTenants();
+  // Each gives an absl::StatusOr of its response.
+  auto GetStatus() { return Call(&Stub::GetStatus, {}); }
+  auto ListPlans(const v1::ListPlansRequest& request) { return Call(&Stub::ListPlans, request); }
+  auto EvictPlans(const v1::EvictPlansRequest& request) { return Call(&Stub::EvictPlans, request); }
+  auto ListJobs(const v1::ListJobsRequest& request) { return Call(&Stub::ListJobs, request); }
+  auto PinJob(const v1::PinJobRequest& request) { return Call(&Stub::PinJob, request); }
+  auto UnpinJob(const v1::UnpinJobRequest& request) { return Call(&Stub::UnpinJob, request); }
+  auto SetPlanning(const v1::SetPlanningRequest& request) {
+    return Call(&Stub::SetPlanning, request);
+  }
+  auto ListAudit(const v1::ListAuditRequest& request) { return Call(&Stub::ListAudit, request); }
+  auto ListTenants() { return Call(&Stub::ListTenants, {}); }
 
  private:
+  using Stub = v1::Admin::Stub;
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(Rpc<Stub, Request, Response> rpc, const Request& request) {
+    return UnaryOnce(servers_, {}, rpc, request);
+  }
+
   ServerChannels servers_;
-  const std::chrono::milliseconds deadline_;
 };
 
 }  // namespace bucketd::client

@@ -4,16 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/once_call.h"
+#include "client/unary_call.h"
 
 #include "passes/base/status_macros.h"
 
 namespace bucketd::client {
 namespace {
 
-using Channel = std::shared_ptr<grpc::Channel>;
-
-constexpr std::chrono::seconds kShortCall{15};
+using Stub = v1::Agents::Stub;
 
 template <typename Request>
 std::string GroupOf(const Request& request) {
@@ -27,18 +25,18 @@ AgentClient::AgentClient(std::string address, const ClientTls& tls)
 
 // A context that was cancelled before its call begins ends it as it begins.
 Attempt AgentClient::Stoppable(Attempt attempt) {
-  return
-      [this, attempt = std::move(attempt)](grpc::ClientContext& context, const Channel& channel) {
-        {
-          const std::lock_guard<std::mutex> lock(mutex_);
-          waiting_.insert(&context);
-          if (stopped_) context.TryCancel();
-        }
-        grpc::Status status = attempt(context, channel);
-        const std::lock_guard<std::mutex> lock(mutex_);
-        waiting_.erase(&context);
-        return status;
-      };
+  return [this, attempt = std::move(attempt)](grpc::ClientContext& context,
+                                              const std::shared_ptr<grpc::Channel>& channel) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      waiting_.insert(&context);
+      if (stopped_) context.TryCancel();
+    }
+    grpc::Status status = attempt(context, channel);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.erase(&context);
+    return status;
+  };
 }
 
 std::string AgentClient::MetAt(const std::string& group) {
@@ -49,13 +47,11 @@ std::string AgentClient::MetAt(const std::string& group) {
 absl::StatusOr<v1::RendezvousResponse> AgentClient::Rendezvous(const v1::RendezvousRequest& request,
                                                                std::chrono::milliseconds patience) {
   v1::RendezvousResponse response;
-  const Attempt attempt = [&](grpc::ClientContext& context, const Channel& channel) {
-    return v1::Agents::NewStub(channel)->Rendezvous(&context, request, &response);
-  };
   const std::string group = GroupOf(request);
   std::string asked;
   RETURN_IF_ERROR(CallOnce(servers_, {.deadline = patience, .about = group, .meets = true},
-                           "Rendezvous", Stoppable(attempt), &asked));
+                           "Rendezvous", Stoppable(Unary(&Stub::Rendezvous, request, response)),
+                           &asked));
   const std::lock_guard<std::mutex> lock(mutex_);
   met_at_[group] = asked;
   return response;
@@ -64,24 +60,15 @@ absl::StatusOr<v1::RendezvousResponse> AgentClient::Rendezvous(const v1::Rendezv
 absl::StatusOr<v1::WatchEpochResponse> AgentClient::WatchEpoch(const v1::WatchEpochRequest& request,
                                                                std::chrono::milliseconds patience) {
   v1::WatchEpochResponse response;
-  const Attempt attempt = [&](grpc::ClientContext& context, const Channel& channel) {
-    return v1::Agents::NewStub(channel)->WatchEpoch(&context, request, &response);
-  };
   const std::string group = GroupOf(request);
   RETURN_IF_ERROR(CallOnce(servers_, {.deadline = patience, .about = group, .only = MetAt(group)},
-                           "WatchEpoch", Stoppable(attempt)));
+                           "WatchEpoch", Stoppable(Unary(&Stub::WatchEpoch, request, response))));
   return response;
 }
 
 absl::StatusOr<v1::EndEpochResponse> AgentClient::EndEpoch(const v1::EndEpochRequest& request) {
-  v1::EndEpochResponse response;
   const std::string group = GroupOf(request);
-  RETURN_IF_ERROR(CallOnce(servers_, {.deadline = kShortCall, .about = group, .only = MetAt(group)},
-                           "EndEpoch", [&](grpc::ClientContext& context, const Channel& channel) {
-                             return v1::Agents::NewStub(channel)->EndEpoch(&context, request,
-                                                                           &response);
-                           }));
-  return response;
+  return UnaryOnce(servers_, {.about = group, .only = MetAt(group)}, &Stub::EndEpoch, request);
 }
 
 void AgentClient::StopWaiting() {

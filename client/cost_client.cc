@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/once_call.h"
 #include "client/unary_call.h"
 #include "grpcpp/client_context.h"
 
@@ -13,15 +12,14 @@
 namespace bucketd::client {
 namespace {
 
-using Calls = UnaryCalls<v1::CostProfiles>;
 using Stub = v1::CostProfiles::Stub;
 
 constexpr size_t kBatch = 1000;
 
-grpc::Status SendAll(Stub& stub, grpc::ClientContext& context, const v1::ReportHeader& header,
-                     absl::Span<const v1::CollectiveSample> samples,
+grpc::Status SendAll(grpc::ClientContext& context, const std::shared_ptr<grpc::Channel>& channel,
+                     const v1::ReportHeader& header, absl::Span<const v1::CollectiveSample> samples,
                      v1::ReportCostsResponse& response) {
-  const auto writer = stub.ReportCosts(&context, &response);
+  const auto writer = Stub(channel).ReportCosts(&context, &response);
   v1::ReportCostsRequest message;
   *message.mutable_header() = header;
   bool open = writer->Write(message);
@@ -44,29 +42,27 @@ CostClient::CostClient(std::string address, const ClientTls& tls,
                        std::chrono::milliseconds deadline)
     : servers_(std::move(address), ChannelOptions{.tls = tls}), deadline_(deadline) {}
 
-#define BUCKETD_CALL(name, request) Calls{servers_, deadline_}.Make(#name, &Stub::name, request)
-
 absl::StatusOr<v1::ListProfilesResponse> CostClient::List(const std::string& name) {
   v1::ListProfilesRequest request;
   request.set_name(name);
-  return BUCKETD_CALL(ListProfiles, request);
+  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::ListProfiles, request);
 }
 
 absl::StatusOr<v1::GetProfileResponse> CostClient::Get(const std::string& spec) {
   v1::GetProfileRequest request;
   request.set_profile(spec);
-  return BUCKETD_CALL(GetProfile, request);
+  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::GetProfile, request);
 }
 
 absl::StatusOr<v1::ImportProfileResponse> CostClient::Import(
     const v1::ImportProfileRequest& request) {
-  return BUCKETD_CALL(ImportProfile, request);
+  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::ImportProfile, request);
 }
 
 absl::StatusOr<v1::ProposeProfileResponse> CostClient::Propose(const std::string& name) {
   v1::ProposeProfileRequest request;
   request.set_name(name);
-  return BUCKETD_CALL(ProposeProfile, request);
+  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::ProposeProfile, request);
 }
 
 absl::StatusOr<v1::PromoteProfileResponse> CostClient::Promote(const std::string& name,
@@ -74,23 +70,21 @@ absl::StatusOr<v1::PromoteProfileResponse> CostClient::Promote(const std::string
   v1::PromoteProfileRequest request;
   request.set_name(name);
   request.set_version(version);
-  return BUCKETD_CALL(PromoteProfile, request);
+  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::PromoteProfile, request);
 }
 
 absl::StatusOr<v1::RollbackProfileResponse> CostClient::Rollback(const std::string& name) {
   v1::RollbackProfileRequest request;
   request.set_name(name);
-  return BUCKETD_CALL(RollbackProfile, request);
+  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::RollbackProfile, request);
 }
-
-#undef BUCKETD_CALL
 
 absl::StatusOr<v1::ReportCostsResponse> CostClient::Report(
     const v1::ReportHeader& header, absl::Span<const v1::CollectiveSample> samples) {
   v1::ReportCostsResponse response;
   const auto send = [&](grpc::ClientContext& context,
                         const std::shared_ptr<grpc::Channel>& channel) {
-    return SendAll(*v1::CostProfiles::NewStub(channel), context, header, samples, response);
+    return SendAll(context, channel, header, samples, response);
   };
   // Reporters spread over the servers.
   const OnceOptions once{.deadline = deadline_,

@@ -13,7 +13,7 @@
 namespace bucketd::client {
 
 struct OnceOptions {
-  std::chrono::milliseconds deadline;
+  std::chrono::milliseconds deadline{15'000};
   // In which order servers are asked (addresses.h); "": as they are listed.
   std::string about = {};
   // The call waits for others, and follows them to the first server that is there. May run twice.

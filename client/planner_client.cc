@@ -13,6 +13,7 @@
 #include "client/channel.h"
 #include "client/errors.h"
 #include "client/retrying_client.h"
+#include "client/unary_call.h"
 
 #include "passes/base/status_macros.h"
 #include "proto/planner.grpc.pb.h"
@@ -22,7 +23,7 @@ namespace {
 
 using std::chrono::steady_clock;
 using Time = RetryingClient::Time;
-using Channel = std::shared_ptr<grpc::Channel>;
+using Stub = v1::Planner::Stub;
 
 constexpr uint32_t kGraphFormatVersion = 1;
 constexpr int kAsks = 5;    // for the graph, during one GetPlan
@@ -108,8 +109,6 @@ struct PlannerClient::Impl {
                                     v1::GetPlanRequest request, Time until);
   // Of the server that the route leads to now.
   absl::StatusOr<v1::GetCapabilitiesResponse> Capabilities(Route& route, Time until);
-  absl::Status Ask(Route& route, const v1::GetPlanRequest& request, Time until,
-                   v1::GetPlanResponse& answer);
   absl::StatusOr<PlanReply> Check(const Route& route, v1::PlanReply& reply) const;
   absl::Status Upload(Route& route, const Payload& payload, const v1::GetPlanRequest& request,
                       int64_t chunk_bytes, Time until);
@@ -132,10 +131,8 @@ absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Ro
     if (const auto known = route.server()->capabilities()) return *known;
   }
   v1::GetCapabilitiesResponse answer;
-  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
-    return v1::Planner::NewStub(channel)->GetCapabilities(&context, {}, &answer);
-  };
-  RETURN_IF_ERROR(calls.Call(route, "GetCapabilities", until, ask));
+  RETURN_IF_ERROR(
+      calls.Call(route, "GetCapabilities", until, Unary(&Stub::GetCapabilities, {}, answer)));
   if (Version(answer.min_client_version()) > Version(kClientVersion)) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "CLIENT_TOO_OLD",
                      absl::StrCat(route.target(), " (version ", answer.server_version(),
@@ -149,14 +146,6 @@ absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Ro
   }
   route.server()->Remember(answer);
   return answer;
-}
-
-absl::Status PlannerClient::Impl::Ask(Route& route, const v1::GetPlanRequest& request, Time until,
-                                      v1::GetPlanResponse& answer) {
-  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
-    return v1::Planner::NewStub(channel)->GetPlan(&context, request, &answer);
-  };
-  return calls.Call(route, "GetPlan", until, ask);
 }
 
 absl::StatusOr<PlanReply> PlannerClient::Impl::Check(const Route& route,
@@ -173,8 +162,9 @@ absl::Status PlannerClient::Impl::Send(Route& route, const Payload& payload,
                                        const v1::GetPlanRequest& request, int64_t chunk_bytes,
                                        int64_t from, Time until, bool& gone) {
   v1::UploadGraphResponse answer;
-  const auto attempt = [&](grpc::ClientContext& context, const Channel& channel) {
-    const auto writer = v1::Planner::NewStub(channel)->UploadGraph(&context, &answer);
+  const auto attempt = [&](grpc::ClientContext& context,
+                           const std::shared_ptr<grpc::Channel>& channel) {
+    const auto writer = Stub(channel).UploadGraph(&context, &answer);
     v1::UploadGraphRequest message;
     v1::UploadHeader& header = *message.mutable_header();
     header.set_tenant(request.tenant());
@@ -206,10 +196,8 @@ absl::StatusOr<v1::QueryUploadResponse> PlannerClient::Impl::Query(
   question.set_codec(payload.codec);
   question.set_content_sha256(std::string(AsBytes(payload.sha256)));
   v1::QueryUploadResponse answer;
-  const auto ask = [&](grpc::ClientContext& context, const Channel& channel) {
-    return v1::Planner::NewStub(channel)->QueryUpload(&context, question, &answer);
-  };
-  RETURN_IF_ERROR(calls.Call(route, "QueryUpload", until, ask));
+  RETURN_IF_ERROR(
+      calls.Call(route, "QueryUpload", until, Unary(&Stub::QueryUpload, question, answer)));
   return answer;
 }
 
@@ -296,7 +284,7 @@ absl::StatusOr<PlanReply> PlannerClient::Impl::GetPlan(Route& route, const PlanQ
   for (int asks = 0; asks < kAsks;) {
     RETURN_IF_ERROR(Capabilities(route, until).status());
     v1::GetPlanResponse answer;
-    RETURN_IF_ERROR(Ask(route, request, until, answer));
+    RETURN_IF_ERROR(calls.Call(route, "GetPlan", until, Unary(&Stub::GetPlan, request, answer)));
     if (answer.has_plan()) {
       return Check(route, *answer.mutable_plan());
     }
