@@ -17,17 +17,6 @@
 namespace bucketd::client {
 namespace {
 
-void ToProto(const Mesh& mesh, v1::Mesh& message) {
-  message.set_device_type(mesh.device_type);
-  for (const MeshDim& dim : mesh.dims) {
-    v1::MeshDim& d = *message.add_dims();
-    d.set_name(dim.name);
-    d.set_size(static_cast<uint32_t>(dim.size));
-    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
-    d.set_link_class(dim.link_class);
-  }
-}
-
 absl::Status Illegal(const absl::Status& status) {
   return MakeError(absl::StatusCode::kInternal, kProtocol,
                    absl::StrCat("the server's plan is none for this graph: ", status.message()));
@@ -65,7 +54,7 @@ absl::StatusOr<RemotePlan> PlanCaptured(PlannerClient& planner, const CapturedGr
   ASSIGN_OR_RETURN(const NormalizedGraph normalized, Normalize(captured.graph));
   PlanQuery query;
   query.digest = GraphDigest(normalized.graph);
-  ToProto(captured.mesh, query.mesh);
+  MeshToProto(captured.mesh, query.mesh);
   OptionsToProto(options, query.options);
   query.options.set_cost_profile(cost_profile);
   query.graph = [&]() -> absl::StatusOr<std::string> {

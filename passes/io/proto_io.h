@@ -37,6 +37,7 @@ absl::StatusOr<Plan> PlanFromProto(const v1::Plan& message);
 absl::StatusOr<Plan> ParsePlan(absl::string_view serialized);
 
 absl::StatusOr<Mesh> MeshFromProto(const v1::Mesh& message);
+void MeshToProto(const Mesh& mesh, v1::Mesh& message);
 // Fills defaults (0 and "" mean: the default), then Validate()s.
 absl::StatusOr<PlanOptions> OptionsFromProto(const v1::PlanOptions& message, const Mesh& mesh);
 void OptionsToProto(const PlanOptions& options, v1::PlanOptions& message);

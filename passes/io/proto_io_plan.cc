@@ -324,6 +324,17 @@ absl::StatusOr<Mesh> MeshFromProto(const v1::Mesh& message) {
   return mesh;
 }
 
+void MeshToProto(const Mesh& mesh, v1::Mesh& message) {
+  message.set_device_type(mesh.device_type);
+  for (const MeshDim& dim : mesh.dims) {
+    v1::MeshDim& d = *message.add_dims();
+    d.set_name(dim.name);
+    d.set_size(static_cast<uint32_t>(dim.size));
+    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
+    d.set_link_class(dim.link_class);
+  }
+}
+
 absl::StatusOr<PlanOptions> OptionsFromProto(const v1::PlanOptions& message, const Mesh& mesh) {
   PlanOptions options;
   if (!message.mode().empty()) options.mode = message.mode();

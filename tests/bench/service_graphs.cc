@@ -51,13 +51,7 @@ absl::StatusOr<BenchRequest> MakeBenchRequest(const std::string& graph_file, int
   request.set_graph_digest(std::string(AsBytes(GraphDigest(graph))));
   request.set_client_version("0.1.0");
   request.mutable_options()->set_mode(mode);
-  request.mutable_mesh()->set_device_type(captured.mesh.device_type);
-  for (const MeshDim& dim : captured.mesh.dims) {
-    v1::MeshDim& d = *request.mutable_mesh()->add_dims();
-    d.set_name(dim.name);
-    d.set_size(static_cast<uint32_t>(dim.size));
-    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
-  }
+  MeshToProto(captured.mesh, *request.mutable_mesh());
   BenchRequest made;
   made.name = absl::StrCat(std::filesystem::path(graph_file).stem().stem().string(),
                            repeat > 1 ? absl::StrCat(" x ", repeat) : "", ", ", mode);

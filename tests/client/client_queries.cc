@@ -28,13 +28,7 @@ PlanQuery QueryFor(const std::string& name) {
   GraphToProto(normal->graph, message);
   query.digest = GraphDigest(normal->graph);
   query.graph = [bytes = message.SerializeAsString()] { return bytes; };
-  query.mesh.set_device_type(captured->mesh.device_type);
-  for (const MeshDim& dim : captured->mesh.dims) {
-    v1::MeshDim& d = *query.mesh.add_dims();
-    d.set_name(dim.name);
-    d.set_size(static_cast<uint32_t>(dim.size));
-    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
-  }
+  MeshToProto(captured->mesh, query.mesh);
   query.deadline = seconds(60);
   return query;
 }

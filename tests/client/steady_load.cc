@@ -147,13 +147,7 @@ int Main(int argc, char** argv) {
   v1::Graph graph;
   GraphToProto(Normalize(captured->graph)->graph, graph);
   v1::Mesh mesh;
-  mesh.set_device_type(captured->mesh.device_type);
-  for (const MeshDim& dim : captured->mesh.dims) {
-    v1::MeshDim& d = *mesh.add_dims();
-    d.set_name(dim.name);
-    d.set_size(static_cast<uint32_t>(dim.size));
-    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
-  }
+  MeshToProto(captured->mesh, mesh);
   SteadyLoad load(argv[1], graph, mesh);
   load.Run();
   load.Print();

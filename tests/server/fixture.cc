@@ -40,14 +40,7 @@ TestGraph Load(const std::string& name) {
   GraphToProto(normal->graph, message);
   graph.bytes = message.SerializeAsString();
   graph.digest = GraphDigest(normal->graph);
-  graph.mesh.set_device_type(captured->mesh.device_type);
-  for (const MeshDim& dim : captured->mesh.dims) {
-    v1::MeshDim& d = *graph.mesh.add_dims();
-    d.set_name(dim.name);
-    d.set_size(static_cast<uint32_t>(dim.size));
-    d.set_ranks_per_node(static_cast<uint32_t>(dim.ranks_per_node));
-    d.set_link_class(dim.link_class);
-  }
+  MeshToProto(captured->mesh, graph.mesh);
   return graph;
 }
 
