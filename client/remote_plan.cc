@@ -30,16 +30,12 @@ absl::Status Check(const NormalizedGraph& normalized, const Digest& digest, cons
   }
   const absl::Status legal = VerifyPlan(normalized.graph, plan);
   if (!legal.ok()) return Illegal(legal);
-  const NodeId size = normalized.graph.size();
-  const auto is_node = [size](NodeId id) { return id >= 0 && id < size; };
+  // Those that it says that the graph has, ParsePlan has checked.
   for (const Diagnostic& diagnostic : plan.diagnostics) {
     for (const NodeId id : diagnostic.nodes) {
-      if (!is_node(id)) return Illegal(absl::InvalidArgumentError("a diagnostic names no node"));
-    }
-  }
-  for (const NodeId at : {plan.prediction.peak_at, plan.program_order.peak_at}) {
-    if (at != kNoNode && !is_node(at)) {
-      return Illegal(absl::InvalidArgumentError("memory peaks at no node"));
+      if (id >= normalized.graph.size()) {
+        return Illegal(absl::InvalidArgumentError("a diagnostic names no node"));
+      }
     }
   }
   return absl::OkStatus();
@@ -47,10 +43,9 @@ absl::Status Check(const NormalizedGraph& normalized, const Digest& digest, cons
 
 }  // namespace
 
-absl::StatusOr<RemotePlan> PlanCaptured(PlannerClient& planner, const CapturedGraph& captured,
-                                        const PlanOptions& options, const std::string& cost_profile,
-                                        const std::optional<Job>& job,
-                                        std::chrono::milliseconds deadline) {
+absl::StatusOr<Plan> PlanCaptured(PlannerClient& planner, const CapturedGraph& captured,
+                                  const PlanOptions& options, const std::string& cost_profile,
+                                  std::chrono::milliseconds deadline) {
   ASSIGN_OR_RETURN(const NormalizedGraph normalized, Normalize(captured.graph));
   PlanQuery query;
   query.digest = GraphDigest(normalized.graph);
@@ -62,7 +57,6 @@ absl::StatusOr<RemotePlan> PlanCaptured(PlannerClient& planner, const CapturedGr
     GraphToProto(normalized.graph, message);
     return message.SerializeAsString();
   };
-  query.job = job;
   query.deadline = deadline;
   ASSIGN_OR_RETURN(const PlanReply reply, planner.GetPlan(query));
   absl::StatusOr<Plan> plan = ParsePlan(reply.plan);
@@ -71,7 +65,7 @@ absl::StatusOr<RemotePlan> PlanCaptured(PlannerClient& planner, const CapturedGr
   ToRawIds(captured.graph, normalized, *plan);
   const absl::Status legal = VerifyPlan(captured.graph, *plan);
   if (!legal.ok()) return Illegal(legal);
-  return RemotePlan{*std::move(plan), reply.source};
+  return plan;
 }
 
 }  // namespace bucketd::client

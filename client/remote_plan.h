@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,19 +13,13 @@
 
 namespace bucketd::client {
 
-struct RemotePlan {
-  // Checked against the graph; speaks the ids of the graph as it was captured. Predictions lack
-  // what the wire does not carry: busiest_group_ps and peak_at.
-  Plan plan;
-  v1::PlanSource source = v1::PLAN_SOURCE_UNSPECIFIED;
-};
-
-// `cost_profile` is one of the server's; "": its default. Costs that the capture states stay here:
-// the server takes its own. INTERNAL if the plan is not a legal one for the graph; else errors are
+// A plan for no job, checked against the graph; it speaks the ids of the graph as it was captured.
+// Predictions lack what the wire does not carry: busiest_group_ps and peak_at. `cost_profile` is
+// one of the server's; "": its default. Costs that the capture states stay here: the server takes
+// its own. INTERNAL if the plan is not a legal one for the graph; else errors are
 // PlannerClient::GetPlan's. Linear in nodes, beside the server's time.
-absl::StatusOr<RemotePlan> PlanCaptured(PlannerClient& planner, const CapturedGraph& captured,
-                                        const PlanOptions& options, const std::string& cost_profile,
-                                        const std::optional<Job>& job,
-                                        std::chrono::milliseconds deadline);
+absl::StatusOr<Plan> PlanCaptured(PlannerClient& planner, const CapturedGraph& captured,
+                                  const PlanOptions& options, const std::string& cost_profile,
+                                  std::chrono::milliseconds deadline);
 
 }  // namespace bucketd::client

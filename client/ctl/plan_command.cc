@@ -1,7 +1,6 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -126,10 +125,10 @@ absl::StatusOr<Plan> PlanAt(const PlanArgs& args, const PlanOptions& options, co
   to.log = [](absl::string_view) {};  // what came of it is reported once, at the end
   to.tls = args.tls;
   client::PlannerClient planner(args.server, to);
-  absl::StatusOr<client::RemotePlan> remote = client::PlanCaptured(
-      planner, input.captured, options, input.profile, std::nullopt, kDeadline);
-  if (!remote.ok()) return AsReported(remote.status());
-  return WithFigures(input, std::move(remote->plan));
+  absl::StatusOr<Plan> plan =
+      client::PlanCaptured(planner, input.captured, options, input.profile, kDeadline);
+  if (!plan.ok()) return AsReported(plan.status());
+  return WithFigures(input, *std::move(plan));
 }
 
 absl::StatusOr<Plan> MakeOrAsk(const PlanArgs& args, const PlanOptions& options,
