@@ -64,11 +64,11 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const std::string& addr
   return options.credentials != nullptr ? options.credentials : MakeCredentials(options.tls);
 }
 
-// Whether the server itself gave one.
-bool HasReason(const grpc::Status& status) {
+// "" where the server itself gave none.
+std::string ReasonOf(const grpc::Status& status) {
   absl::Status details(absl::StatusCode::kUnknown, "");
   AddDetails(status.error_details(), details);
-  return !ReasonOf(details).empty();
+  return client::ReasonOf(details);
 }
 
 }  // namespace
@@ -120,21 +120,18 @@ bool IsGone(const grpc::Status& status) {
 }
 
 bool IsAnswer(const grpc::Status& status) {
-  return HasReason(status) ||
+  return !ReasonOf(status).empty() ||
          (!IsGone(status) && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
 bool IsStanding(const grpc::Status& status) {
-  return IsAnswer(status) && ReasonOf(FromRpc(status, "")) != "DRAINING";
+  return IsAnswer(status) && ReasonOf(status) != "DRAINING";
 }
 
 absl::Status FromRpc(const grpc::Status& status, absl::string_view where) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
-  absl::Status details(code, status.error_message());
-  AddDetails(status.error_details(), details);
-  const std::string reason = ReasonOf(details);
-  if (!reason.empty()) {
+  if (const std::string reason = ReasonOf(status); !reason.empty()) {
     absl::Status named(code, absl::StrCat(reason, ": ", status.error_message()));
     AddDetails(status.error_details(), named);
     return named;
