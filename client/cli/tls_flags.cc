@@ -1,11 +1,8 @@
 #include "client/cli/tls_flags.h"
 
-#include <optional>
-
 namespace bucketd {
-namespace {
 
-void Add(const Command& command, const TlsFlags& tls, const std::optional<Flag>& server) {
+void AddTlsFlags(const Command& command, const TlsFlags& tls, const std::optional<Flag>& server) {
   const auto add = [&](const std::string& name, const std::string& variable, std::string& path,
                        const std::string& help) {
     const Flag flag = command.AddOption(name, path, help).File().TypeName("FILE").Group("TLS");
@@ -24,14 +21,6 @@ void Add(const Command& command, const TlsFlags& tls, const std::optional<Flag>&
   add("--token-file", "BUCKETD_CLIENT_TOKEN_FILE", tls.token,
       "who we are, instead of a certificate: a JSON Web Token; read again when it changes")
       .Needs("--tls-ca");
-}
-
-}  // namespace
-
-void AddTlsFlags(const Command& command, const TlsFlags& tls) { Add(command, tls, std::nullopt); }
-
-void AddTlsFlagsOf(const Flag& server, const Command& command, const TlsFlags& tls) {
-  Add(command, tls, server);
 }
 
 }  // namespace bucketd

@@ -181,7 +181,7 @@ void AddPlanCommand(const Command& app) {
           .TypeName("ADDRESS")
           .Excludes({"--costs"});
   client::ClientTls& tls = args->tls;
-  AddTlsFlagsOf(server, command, {tls.ca, tls.certificate, tls.key, tls.token});
+  AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token}, server);
   command
       .AddOption("--stick-to", args->stick.plan,
                  "keep that plan, written before, unless the new one gains enough")
