@@ -41,16 +41,13 @@ absl::StatusOr<std::shared_ptr<ServerChannel>> Choose(ServerChannels& channels,
 absl::Status CallOnce(ServerChannels& channels, const OnceOptions& options, absl::string_view name,
                       const Attempt& attempt, std::string* asked) {
   const auto until = steady_clock::now() + options.deadline;
-  const auto left = [until] {
-    return std::chrono::ceil<milliseconds>(until - steady_clock::now());
-  };
   for (;;) {
     ServerList servers;
     ASSIGN_OR_RETURN(const std::shared_ptr<ServerChannel> at,
-                     Choose(channels, options, left(), servers));
+                     Choose(channels, options, Left(until), servers));
     if (asked != nullptr) *asked = at->target();
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + left());
+    context.set_deadline(std::chrono::system_clock::now() + Left(until));
     std::unique_ptr<CallWatch> watch;
     if (options.meets && !channels.one()) {
       watch = std::make_unique<CallWatch>(
@@ -62,7 +59,7 @@ absl::Status CallOnce(ServerChannels& channels, const OnceOptions& options, absl
     if (watch != nullptr && watch->Elsewhere() != nullptr && !IsAnswer(status)) continue;
     absl::Status error = FromRpc(status, absl::StrCat(name, " at ", at->target()));
     if (IsGone(status)) at->Leave(RetryAfter(error).value_or(milliseconds(0)));
-    const bool next = !channels.one() && options.only.empty() && left() > milliseconds(0);
+    const bool next = !channels.one() && options.only.empty() && Left(until) > milliseconds(0);
     if (!next || ReasonOf(error) != "DRAINING") return error;
   }
 }

@@ -21,10 +21,6 @@ using std::chrono::steady_clock;
 
 constexpr int kReturns = 3;  // of each server that went away during one call
 
-milliseconds Left(RetryingClient::Time until) {
-  return std::chrono::ceil<milliseconds>(until - steady_clock::now());
-}
-
 // `status`, which also says what went before it.
 absl::Status After(const absl::Status& status, absl::string_view earlier) {
   absl::Status both(status.code(), absl::StrCat(status.message(), "; before: ", earlier));
@@ -47,7 +43,7 @@ RetryingClient::RetryingClient(const std::string& address, const ClientOptions& 
     : options_(options), channels_(address, channels), breaker_(options.breaker) {}
 
 std::string RetryingClient::Where(absl::string_view method) const {
-  return absl::StrCat(method, " at ", address());
+  return absl::StrCat(method, " at ", channels_.address());
 }
 
 absl::Status RetryingClient::Call(Route& route, absl::string_view method, Time until,
@@ -77,7 +73,7 @@ absl::Status RetryingClient::TryOnce(Route& route, absl::string_view method, Tim
   RETURN_IF_ERROR(Admit(route, method, until));
   RETURN_IF_ERROR(Choose(route, std::min(options_.connect_timeout, Left(until))));
   if (!channels_.one() && !route.at_->met()) {
-    RETURN_IF_ERROR(Find(route, method, until, options_.connect_timeout, /*probe=*/false));
+    RETURN_IF_ERROR(Find(route, method, until, /*probe=*/false));
   }
   RETURN_IF_ERROR(CheckTime(method, until));
   const milliseconds left = Left(until);
@@ -161,7 +157,7 @@ absl::Status RetryingClient::Admit(Route& route, absl::string_view method, Time 
   if (admission == CircuitBreaker::Admission::kCall) return absl::OkStatus();
   if (admission == CircuitBreaker::Admission::kProbe) {
     RETURN_IF_ERROR(Choose(route, std::min(options_.probe_timeout, Left(until))));
-    return Find(route, method, until, options_.probe_timeout, /*probe=*/true);
+    return Find(route, method, until, /*probe=*/true);
   }
   ++fast_failures_;
   const milliseconds next = breaker_.Remaining(steady_clock::now());
@@ -173,8 +169,8 @@ absl::Status RetryingClient::Admit(Route& route, absl::string_view method, Time 
                        : "another call is trying it now"));
 }
 
-absl::Status RetryingClient::Find(Route& route, absl::string_view method, Time until,
-                                  milliseconds patience, bool probe) {
+absl::Status RetryingClient::Find(Route& route, absl::string_view method, Time until, bool probe) {
+  milliseconds patience = probe ? options_.probe_timeout : options_.connect_timeout;
   // A probe must say what came of it; else little patience proves little.
   const bool counts = probe || Left(until) >= std::min(patience, options_.probe_timeout);
   patience = std::max(milliseconds(1), std::min(patience, Left(until)));
@@ -215,7 +211,7 @@ absl::Status RetryingClient::AwaitReturn(Route& route, absl::string_view method,
              absl::StrCat(route.target(), " went away during ", method, "; asking the next one"));
     route.at_->Leave(milliseconds(0));
   }
-  const absl::Status found = Find(route, method, until, options_.connect_timeout, /*probe=*/false);
+  const absl::Status found = Find(route, method, until, /*probe=*/false);
   if (found.ok() || !channels_.one()) return found;
   // gRPC says of a server that it waited for in vain that time was up, and not why.
   return After(found, gone.message());
@@ -225,7 +221,7 @@ void RetryingClient::Pause(int attempt, Time until) {
   absl::BitGen random;
   const int64_t most = std::min<int64_t>(2000, int64_t{100} << std::min(attempt, 5));
   const milliseconds pause(absl::Uniform(absl::IntervalClosed, random, most / 2, most));
-  std::this_thread::sleep_for(std::clamp(Left(until), milliseconds(0), pause));
+  std::this_thread::sleep_for(std::min(Left(until), pause));
 }
 
 bool RetryingClient::Obey(Route& route, const absl::Status& error, absl::string_view method,
@@ -251,7 +247,7 @@ void RetryingClient::Degraded(absl::string_view cause, absl::string_view text) {
     const std::lock_guard lock(logged_mutex_);
     if (!logged_.insert(std::string(cause)).second) return;
   }
-  const std::string line = absl::StrCat("bucketd: ", address(), ": ", text);
+  const std::string line = absl::StrCat("bucketd: ", channels_.address(), ": ", text);
   if (options_.log) {
     options_.log(line);
   } else {

@@ -79,7 +79,6 @@ class RetryingClient {
 
   ClientCounters counters() const;
   void CountUpload(bool resumed);
-  const std::string& address() const { return channels_.address(); }
 
  private:
   absl::Status Admit(Route& route, absl::string_view method, Time until);
@@ -88,9 +87,9 @@ class RetryingClient {
                        bool& gone);
   // Whom `route` asks now: without asking, but names are looked up.
   absl::Status Choose(Route& route, std::chrono::milliseconds patience);
-  // Returns once somebody answers, within `patience`.
-  absl::Status Find(Route& route, absl::string_view method, Time until,
-                    std::chrono::milliseconds patience, bool probe);
+  // Returns once somebody answers, within the connect timeout; `probe`: the breaker's, for that of
+  // probes.
+  absl::Status Find(Route& route, absl::string_view method, Time until, bool probe);
   absl::Status FindOne(Route& route, std::chrono::milliseconds patience);
   grpc::Status Attempted(Route& route, Time until, const Attempt& attempt);
   void Take(Route& route, std::shared_ptr<ServerChannel> server);

@@ -29,15 +29,15 @@ ChannelOptions Named(ChannelOptions options, const ServerAddress& server) {
   return options;
 }
 
-milliseconds Left(steady_clock::time_point end) {
-  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(end - steady_clock::now()));
-}
-
 bool IsOne(const absl::StatusOr<std::vector<std::string>>& entries) {
   return entries.ok() && entries->size() == 1 && !IsName(entries->front());
 }
 
 }  // namespace
+
+milliseconds Left(steady_clock::time_point end) {
+  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(end - steady_clock::now()));
+}
 
 ServerChannel::ServerChannel(const ServerAddress& server, const ChannelOptions& options)
     : target_(server.target), channel_(MakeChannel(server.target, Named(options, server))) {}
@@ -70,8 +70,7 @@ void ServerChannel::Leave(milliseconds least) {
 
 milliseconds ServerChannel::Aside() const {
   const std::lock_guard lock(mutex_);
-  return std::max(milliseconds(0),
-                  std::chrono::ceil<milliseconds>(aside_until_ - steady_clock::now()));
+  return Left(aside_until_);
 }
 
 std::shared_ptr<const v1::GetCapabilitiesResponse> ServerChannel::capabilities() const {
@@ -180,14 +179,13 @@ absl::StatusOr<std::shared_ptr<ServerChannel>> FindOneOfSeveral(ServerChannels& 
                                                                 milliseconds patience,
                                                                 ServerList& servers) {
   const auto end = steady_clock::now() + patience;
-  const auto left = [end] { return std::chrono::ceil<milliseconds>(end - steady_clock::now()); };
   for (;;) {
     std::vector<std::string> said;
     const milliseconds share = patience / static_cast<int64_t>(servers.size());
     for (const std::shared_ptr<ServerChannel>& server : Preferred(servers)) {
       grpc::ClientContext context;
       context.set_deadline(std::chrono::system_clock::now() +
-                           std::max(milliseconds(10), std::min(left(), share)));
+                           std::max(milliseconds(10), std::min(Left(end), share)));
       const grpc::Status status = server->Ping(context);
       if (IsStanding(status)) {
         server->Answered();
@@ -197,9 +195,9 @@ absl::StatusOr<std::shared_ptr<ServerChannel>> FindOneOfSeveral(ServerChannels& 
       server->Leave(RetryAfter(why).value_or(milliseconds(0)));
       said.emplace_back(why.message());
     }
-    if (left() <= kRoundPause) return absl::UnavailableError(absl::StrJoin(said, "; "));
+    if (Left(end) <= kRoundPause) return absl::UnavailableError(absl::StrJoin(said, "; "));
     std::this_thread::sleep_for(kRoundPause);
-    ASSIGN_OR_RETURN(servers, channels.InOrder(about, left(), kRoundNamesHold));
+    ASSIGN_OR_RETURN(servers, channels.InOrder(about, Left(end), kRoundNamesHold));
   }
 }
 

@@ -26,6 +26,9 @@ class GetCapabilitiesResponse;
 
 namespace bucketd::client {
 
+// Until `end`; 0 once it is over.
+std::chrono::milliseconds Left(std::chrono::steady_clock::time_point end);
+
 // To one server. Thread-safe.
 class ServerChannel {
  public:
