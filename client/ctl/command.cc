@@ -147,7 +147,9 @@ absl::Status CheckPlan(const Input& input, const std::string& path, const Plan& 
       absl::StrCat(path, ": not a legal plan for this graph\n", legal.message()));
 }
 
-Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {
+Json FiguresJson(const Input& input, const Plan& plan) {
+  const Graph& graph = input.captured.graph;
+  const Simulation simulation = Simulate(graph, plan, input.costs);
   const Prediction& p = simulation.prediction;
   return Json::Object({{"total_us", Json::Us(p.total_ps)},
                        {"exposed_us", Json::Us(p.exposed_ps)},

@@ -85,8 +85,8 @@ absl::StatusOr<Plan> LoadPlan(const Input& input, const std::string& path);
 // Whether the plan, which was read from there, was made for this graph, and is legal for it.
 absl::Status CheckPlan(const Input& input, const std::string& path, const Plan& plan);
 
-// The referee's figures of a run, by its names.
-Json FiguresJson(const Graph& graph, const Plan& plan, const Simulation& simulation);
+// The referee's figures of a run of the file's graph, by its names.
+Json FiguresJson(const Input& input, const Plan& plan);
 
 // A list of what the planner has to say about the plan.
 Json DiagnosticsJson(const Plan& plan);

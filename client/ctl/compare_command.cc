@@ -41,11 +41,9 @@ struct Sweep {
 
 // One way to plan, and what came of it.
 struct Row {
-  std::string mode;
   std::vector<std::pair<std::string, std::string>> swept;  // option, value
   PlanOptions options;
-  Plan plan;
-  absl::Status status;
+  absl::StatusOr<Plan> plan;
   double planning_ms = 0.0;
 };
 
@@ -99,12 +97,10 @@ absl::StatusOr<std::vector<Row>> Rows(const CompareArgs& args) {
   }
   std::vector<Row> rows;
   for (const std::string& mode : ModesFor(base, args, sweeps)) {
-    Row row;
-    row.mode = mode;
-    row.options = base;
-    row.options.mode = mode;
-    if (mode != "manual" && !Sweeps(sweeps, "mode")) row.options.buckets.clear();
-    rows.push_back(std::move(row));
+    PlanOptions& options = rows.emplace_back().options;
+    options = base;
+    options.mode = mode;
+    if (mode != "manual" && !Sweeps(sweeps, "mode")) options.buckets.clear();
   }
   for (const Sweep& sweep : sweeps) {
     std::vector<Row> wider;
@@ -114,7 +110,6 @@ absl::StatusOr<std::vector<Row>> Rows(const CompareArgs& args) {
         next.swept.emplace_back(sweep.name, value);
         RETURN_IF_ERROR(AsUsage(SetOption(next.options, sweep.name, value)));
         if (sweep.name == "mode" && value != "manual") next.options.buckets.clear();
-        next.mode = next.options.mode;
       }
     }
     rows = std::move(wider);
@@ -130,27 +125,27 @@ absl::StatusOr<std::vector<Row>> Rows(const CompareArgs& args) {
 
 void MakePlanOf(const Input& input, Row& row) {
   const auto begin = std::chrono::steady_clock::now();
-  absl::StatusOr<Plan> plan = PlanHere(input, row.options);
+  row.plan = PlanHere(input, row.options);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   row.planning_ms = took.count();
-  row.status = plan.status();
-  if (plan.ok()) row.plan = *std::move(plan);
 }
 
 std::string Label(const Row& row) {
-  return absl::StrCat(row.mode, absl::StrJoin(row.swept, "", [](std::string* out, const auto& s) {
-                        if (s.first != "mode") absl::StrAppend(out, " ", s.first, "=", s.second);
-                      }));
+  std::string label = row.options.mode;
+  for (const auto& [option, value] : row.swept) {
+    if (option != "mode") absl::StrAppend(&label, " ", option, "=", value);
+  }
+  return label;
 }
 
-// The fastest plan that is made and not slower than program order; rows.size() if there is none.
-size_t Best(const std::vector<Row>& rows) {
-  size_t best = rows.size();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (!rows[i].status.ok()) continue;
-    const int64_t total = rows[i].plan.prediction.total_ps;
-    if (total > rows[i].plan.program_order.total_ps) continue;
-    if (best == rows.size() || total < rows[best].plan.prediction.total_ps) best = i;
+// The fastest plan that is made and not slower than program order; null if there is none.
+const Row* Best(const std::vector<Row>& rows) {
+  const Row* best = nullptr;
+  for (const Row& row : rows) {
+    if (!row.plan.ok()) continue;
+    const int64_t total = row.plan->prediction.total_ps;
+    if (total > row.plan->program_order.total_ps) continue;
+    if (best == nullptr || total < best->plan->prediction.total_ps) best = &row;
   }
   return best;
 }
@@ -184,19 +179,18 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
   std::vector<std::string> untouched = Cells("", "program order", before, before, bound, 0);
   untouched.push_back(absl::StrCat(ComputeRun(graph, ProgramOrder(graph))));
   table.AddRow(std::move(untouched));
-  const size_t best = Best(rows);
+  const Row* best = Best(rows);
   std::string refused;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    if (!row.status.ok()) {
+  for (const Row& row : rows) {
+    if (!row.plan.ok()) {
       table.AddRow({"", Label(row), "refused"});
-      absl::StrAppend(&refused, Label(row), ": ", row.status.message(), "\n");
+      absl::StrAppend(&refused, Label(row), ": ", row.plan.status().message(), "\n");
       continue;
     }
     std::vector<std::string> cells =
-        Cells(i == best ? "*" : "", Label(row), row.plan.prediction, before, bound,
-              static_cast<int64_t>(row.plan.buckets.size()));
-    cells.push_back(absl::StrCat(ComputeRun(graph, row.plan)));
+        Cells(&row == best ? "*" : "", Label(row), row.plan->prediction, before, bound,
+              static_cast<int64_t>(row.plan->buckets.size()));
+    cells.push_back(absl::StrCat(ComputeRun(graph, *row.plan)));
     cells.push_back(absl::StrFormat("%.1f ms", row.planning_ms));
     table.AddRow(std::move(cells));
   }
@@ -204,41 +198,39 @@ void PrintTable(const Input& input, const std::vector<Row>& rows, const Predicti
       graph.name(), ": ", WithThousands(graph.size()), " nodes, ", graph.collectives().size(),
       " collectives, cost profile ", input.costs.profile_id(), ", lower bound ", Duration(bound),
       "\n\n", table.Text(),
-      best < rows.size() ? "* the fastest\n" : "no plan is faster than program order\n",
+      best != nullptr ? "* the fastest\n" : "no plan is faster than program order\n",
       "compute run: the longest run of compute nodes without the start of a reduce-scatter\n");
   Print(ForTerminal(text));
   std::fputs(ForTerminal(refused).c_str(), stderr);
 }
 
-Json RowJson(const Graph& graph, const Costs& costs, const Row& row, bool best) {
+Json RowJson(const Input& input, const Row& row, bool best) {
   Json swept = Json::Object({});
   for (const auto& [option, value] : row.swept) swept.Set(option, value);
   Json object =
       Json::Object({{"plan", Label(row)},
-                    {"mode", row.mode},
+                    {"mode", row.options.mode},
                     {"swept", std::move(swept)},
                     {"planning_ms", Json::Number(absl::StrFormat("%.3f", row.planning_ms))},
                     {"fastest", best}});
-  if (!row.status.ok()) return object.Set("refused", row.status.message());
-  return object.Set("buckets", row.plan.buckets.size())
-      .Set("compute_run", ComputeRun(graph, row.plan))
-      .Merge(FiguresJson(graph, row.plan, Simulate(graph, row.plan, costs)));
+  if (!row.plan.ok()) return object.Set("refused", row.plan.status().message());
+  return object.Set("buckets", row.plan->buckets.size())
+      .Set("compute_run", ComputeRun(input.captured.graph, *row.plan))
+      .Merge(FiguresJson(input, *row.plan));
 }
 
 void PrintJson(const Input& input, const std::vector<Row>& rows, int64_t bound) {
   const Graph& graph = input.captured.graph;
-  const Plan untouched = ProgramOrder(graph);
-  const Row* best = Best(rows) < rows.size() ? &rows[Best(rows)] : nullptr;
-  const Json object = Json::Object(
-      {{"graph", graph.name()},
-       {"digest", ToHex(input.digest)},
-       {"nodes", graph.size()},
-       {"cost_profile", input.costs.profile_id()},
-       {"lower_bound_us", Json::Us(bound)},
-       {"program_order", FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs))},
-       {"plans", Json::List(rows, [&](const Row& row) {
-          return RowJson(graph, input.costs, row, &row == best);
-        })}});
+  const Row* best = Best(rows);
+  const Json object = Json::Object({{"graph", graph.name()},
+                                    {"digest", ToHex(input.digest)},
+                                    {"nodes", graph.size()},
+                                    {"cost_profile", input.costs.profile_id()},
+                                    {"lower_bound_us", Json::Us(bound)},
+                                    {"program_order", FiguresJson(input, ProgramOrder(graph))},
+                                    {"plans", Json::List(rows, [&](const Row& row) {
+                                       return RowJson(input, row, &row == best);
+                                     })}});
   Print(object.Text());
 }
 

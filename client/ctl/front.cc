@@ -80,22 +80,20 @@ void PrintTable(const Input& input, const std::string& mode,
 
 void PrintJson(const Input& input, const std::string& mode, const std::vector<ParetoPoint>& front) {
   const Graph& graph = input.captured.graph;
-  const Plan untouched = ProgramOrder(graph);
   const auto point = [&](const ParetoPoint& p) {
     return Json::Object({{"memory_limit", LimitText(p.options)},
                          {"mode", p.options.mode},
                          {"buckets", p.plan.buckets.size()}})
-        .Merge(FiguresJson(graph, p.plan, Simulate(graph, p.plan, input.costs)));
+        .Merge(FiguresJson(input, p.plan));
   };
-  const Json object = Json::Object(
-      {{"graph", graph.name()},
-       {"digest", ToHex(input.digest)},
-       {"nodes", graph.size()},
-       {"mode", mode},
-       {"cost_profile", input.costs.profile_id()},
-       {"lower_bound_us", Json::Us(front[0].plan.lower_bound_ps)},
-       {"program_order", FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs))},
-       {"front", Json::List(front, point)}});
+  const Json object = Json::Object({{"graph", graph.name()},
+                                    {"digest", ToHex(input.digest)},
+                                    {"nodes", graph.size()},
+                                    {"mode", mode},
+                                    {"cost_profile", input.costs.profile_id()},
+                                    {"lower_bound_us", Json::Us(front[0].plan.lower_bound_ps)},
+                                    {"program_order", FiguresJson(input, ProgramOrder(graph))},
+                                    {"front", Json::List(front, point)}});
   Print(object.Text());
 }
 

@@ -58,7 +58,6 @@ std::vector<AloneGroup> AloneUnder(const Input& input, const Plan& plan) {
 void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
   const Graph& graph = input.captured.graph;
   const Plan& plan = chosen.planned;
-  const Plan untouched = ProgramOrder(graph);
   Json object = Json::Object({{"graph", graph.name()},
                               {"digest", ToHex(plan.graph_digest)},
                               {"nodes", graph.size()},
@@ -72,8 +71,8 @@ void PrintJson(const Input& input, const Chosen& chosen, double planning_ms) {
   if (chosen.json) object.Set("stick_to", *chosen.json);
   object.Set("buckets", BucketsJson(DescribeBuckets(graph, plan)))
       .Set("alone", AloneJson(AloneUnder(input, plan)))
-      .Set("planned", FiguresJson(graph, plan, Simulate(graph, plan, input.costs)))
-      .Set("program_order", FiguresJson(graph, untouched, Simulate(graph, untouched, input.costs)))
+      .Set("planned", FiguresJson(input, plan))
+      .Set("program_order", FiguresJson(input, ProgramOrder(graph)))
       .Set("lower_bound_us", Json::Us(plan.lower_bound_ps))
       .Merge(StandingJson(StandingOf(graph, plan, input.costs)))
       .Set("diagnostics", DiagnosticsJson(plan));

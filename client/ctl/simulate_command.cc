@@ -18,10 +18,10 @@ struct SimulateArgs {
   bool json = false;
 };
 
-void PrintJson(const Graph& graph, const Plan& plan, const Simulation& simulation) {
+void PrintJson(const Input& input, const Plan& plan) {
   const double over = static_cast<double>(plan.prediction.total_ps) /
                       static_cast<double>(std::max<int64_t>(plan.lower_bound_ps, 1));
-  const Json object = FiguresJson(graph, plan, simulation)
+  const Json object = FiguresJson(input, plan)
                           .Set("lower_bound_us", Json::Us(plan.lower_bound_ps))
                           .Set("over_lower_bound", Json::Number(absl::StrFormat("%.5f", over)));
   Print(object.Text());
@@ -31,11 +31,10 @@ absl::Status Run(const SimulateArgs& args) {
   ASSIGN_OR_RETURN(const Input input, Load(args.graph, args.costs));
   ASSIGN_OR_RETURN(Plan plan, LoadPlan(input, args.plan));
   const Graph& graph = input.captured.graph;
-  const Simulation simulation = Simulate(graph, plan, input.costs);
-  plan.prediction = simulation.prediction;
+  plan.prediction = Simulate(graph, plan, input.costs).prediction;
   plan.lower_bound_ps = LowerBoundPs(graph, input.costs);
   if (args.json) {
-    PrintJson(graph, plan, simulation);
+    PrintJson(input, plan);
     return absl::OkStatus();
   }
   plan.program_order = Simulate(graph, ProgramOrder(graph), input.costs).prediction;
