@@ -35,11 +35,6 @@ struct Wrapped {
   std::vector<std::pair<std::string, int64_t>> parameters;
 };
 
-struct Wrapping {
-  std::string name;
-  std::vector<std::vector<std::string>> units;
-};
-
 bool IsGather(const Graph& graph, CollectiveId c) {
   return graph.collective(c).kind == CollectiveKind::kAllGather;
 }
@@ -140,8 +135,8 @@ std::vector<std::vector<std::string>> Halves(const Wrapped& block) {
 }
 
 // As it is now, in halves of blocks, and in pairs of neighbouring blocks, where these differ.
-std::vector<Wrapping> Wrappings(const std::vector<Wrapped>& units, const std::string& name) {
-  Wrapping as_is{name, {}}, halves{"halves of blocks", {}}, pairs{"pairs of blocks", {}};
+std::vector<Sharding> Wrappings(const std::vector<Wrapped>& units, const std::string& name) {
+  Sharding as_is{name, {}}, halves{"halves of blocks", {}}, pairs{"pairs of blocks", {}};
   bool joined = false;  // the last of `pairs` is a lone block
   for (size_t i = 0; i < units.size(); ++i) {
     as_is.units.push_back(units[i].modules);
@@ -160,8 +155,8 @@ std::vector<Wrapping> Wrappings(const std::vector<Wrapped>& units, const std::st
       joined = block;
     }
   }
-  std::vector<Wrapping> found = {as_is};
-  for (Wrapping* other : {&halves, &pairs}) {
+  std::vector<Sharding> found = {as_is};
+  for (Sharding* other : {&halves, &pairs}) {
     if (other->units != as_is.units) found.push_back(std::move(*other));
   }
   return found;
@@ -270,9 +265,9 @@ absl::StatusOr<Advice> AdviseFullyShard(const StepGraphs& step, const StepGraphs
                                                      step.front().captured.graph.name()));
     }
   }
-  const std::vector<Wrapping> wrappings = Wrappings(wrapped, units.empty() ? "blocks" : "as given");
+  const std::vector<Sharding> wrappings = Wrappings(wrapped, units.empty() ? "blocks" : "as given");
   const absl::StatusOr<bool> again = GathersAgain(step);
-  Sharding now{wrappings.front().name, wrappings.front().units};
+  Sharding now = wrappings.front();
   now.keeps = again.ok() && !*again;
   RETURN_IF_ERROR(Predict(step, options, now));
   Advice advice;
@@ -281,8 +276,7 @@ absl::StatusOr<Advice> AdviseFullyShard(const StepGraphs& step, const StepGraphs
   advice.tried.push_back(now);
   for (const StepGraphs* graphs : {&step, &kept}) {
     if (graphs->empty()) continue;
-    for (const Wrapping& wrapping : wrappings) {
-      Sharding from{wrapping.name, wrapping.units};
+    for (Sharding from : wrappings) {
       from.keeps = now.keeps || graphs == &kept;
       ASSIGN_OR_RETURN(Sharding best,
                        BestDistances(*graphs, options, std::move(from), advice.limit_bytes));
