@@ -160,8 +160,7 @@ std::vector<std::string> Cells(absl::string_view mark, std::string label, const 
           std::move(label),
           Duration(now.total_ps),
           Change(now.total_ps, before.total_ps),
-          absl::StrFormat("%.3f", static_cast<double>(now.total_ps) /
-                                      static_cast<double>(std::max<int64_t>(bound, 1))),
+          absl::StrFormat("%.3f", Ratio(now.total_ps, bound)),
           Duration(now.exposed_ps),
           Duration(now.copies_ps),
           Mib(now.peak_bytes),

@@ -1,6 +1,5 @@
 #include "client/ctl/front.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
@@ -51,18 +50,16 @@ void PrintTable(const Input& input, const std::string& mode,
   const int64_t bound = front[0].plan.lower_bound_ps;
   const auto cells = [&](std::string number, std::string limit, const Prediction& now,
                          std::string buckets, std::string bar) {
-    return std::vector<std::string>{
-        std::move(number),
-        std::move(limit),
-        Mib(now.peak_bytes),
-        Change(now.peak_bytes, before.peak_bytes),
-        Duration(now.total_ps),
-        Change(now.total_ps, before.total_ps),
-        absl::StrFormat("%.3f", static_cast<double>(now.total_ps) /
-                                    static_cast<double>(std::max<int64_t>(bound, 1))),
-        Duration(now.exposed_ps),
-        std::move(buckets),
-        std::move(bar)};
+    return std::vector<std::string>{std::move(number),
+                                    std::move(limit),
+                                    Mib(now.peak_bytes),
+                                    Change(now.peak_bytes, before.peak_bytes),
+                                    Duration(now.total_ps),
+                                    Change(now.total_ps, before.total_ps),
+                                    absl::StrFormat("%.3f", Ratio(now.total_ps, bound)),
+                                    Duration(now.exposed_ps),
+                                    std::move(buckets),
+                                    std::move(bar)};
   };
   table.AddRow(cells("", "program order", before, "", ""));
   for (size_t i = 0; i < front.size(); ++i) {

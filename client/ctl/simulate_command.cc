@@ -19,8 +19,7 @@ struct SimulateArgs {
 };
 
 void PrintJson(const Input& input, const Plan& plan) {
-  const double over = static_cast<double>(plan.prediction.total_ps) /
-                      static_cast<double>(std::max<int64_t>(plan.lower_bound_ps, 1));
+  const double over = Ratio(plan.prediction.total_ps, plan.lower_bound_ps);
   const Json object = FiguresJson(input, plan)
                           .Set("lower_bound_us", Json::Us(plan.lower_bound_ps))
                           .Set("over_lower_bound", Json::Number(absl::StrFormat("%.5f", over)));

@@ -1,6 +1,6 @@
 #include "client/ctl/standing.h"
 
-#include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -12,10 +12,6 @@
 
 namespace bucketd::ctl {
 namespace {
-
-double Ratio(int64_t a, int64_t b) {
-  return static_cast<double>(a) / static_cast<double>(std::max<int64_t>(1, b));
-}
 
 std::string Less(int64_t now, int64_t other, absl::string_view than) {
   if (now == other) return absl::StrCat("as long as ", than);

@@ -78,10 +78,8 @@ std::string SummaryTable(const Plan& plan) {
   table.AddRow({"collectives", absl::StrCat(now.collectives), absl::StrCat(before.collectives),
                 Change(now.collectives, before.collectives)});
   if (plan.lower_bound_ps > 0) {
-    const double over =
-        static_cast<double>(now.total_ps) / static_cast<double>(plan.lower_bound_ps);
     table.AddRow({"referee's lower bound", Duration(plan.lower_bound_ps), "",
-                  absl::StrFormat("step = %.3f x", over)});
+                  absl::StrFormat("step = %.3f x", Ratio(now.total_ps, plan.lower_bound_ps))});
   }
   return table.Text();
 }

@@ -66,6 +66,10 @@ std::string Duration(int64_t ps) {
   return absl::StrFormat("%.3f ms", static_cast<double>(ps) * 1e-9);
 }
 
+double Ratio(int64_t a, int64_t b) {
+  return static_cast<double>(a) / static_cast<double>(std::max<int64_t>(1, b));
+}
+
 std::string Change(int64_t now, int64_t before) {
   if (before <= 0) return "";
   const double percent = 100.0 * (static_cast<double>(now) - static_cast<double>(before)) /

@@ -36,6 +36,8 @@ std::string WithThousands(int64_t value);
 std::string Mib(int64_t bytes);
 // "0.123 ms", "12.345 ms"; from a second on "1.234 s".
 std::string Duration(int64_t ps);
+// `a` in parts of `b`, of at least one.
+double Ratio(int64_t a, int64_t b);
 // "-11.2 %", "+0.0 %"; "" if there is nothing to compare with.
 std::string Change(int64_t now, int64_t before);
 
