@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -115,15 +116,14 @@ std::string BucketStories::Members(BucketId b) const {
   return text;
 }
 
-Prediction BucketStories::StepWith(BucketId b, BucketMode mode, CopyStream copies,
-                                   bool split) const {
+Prediction BucketStories::StepWith(BucketId b, Bucket other) const {
   Plan plan = plan_;
-  Bucket& bucket = plan.buckets[Index(b)];
-  if (!split) {
-    bucket.mode = mode;
-    bucket.copies = copies;
-    return Simulate(graph_, plan, costs_).prediction;
-  }
+  plan.buckets[Index(b)] = std::move(other);
+  return Simulate(graph_, plan, costs_).prediction;
+}
+
+Prediction BucketStories::StepWithout(BucketId b) const {
+  Plan plan = plan_;
   plan.order.clear();
   for (const Step& step : plan_.order) {
     if (step.kind == Step::Kind::kNode || step.id != b) {
@@ -132,7 +132,7 @@ Prediction BucketStories::StepWith(BucketId b, BucketMode mode, CopyStream copie
       plan.order.push_back(kept);
       continue;
     }
-    for (const NodeId member : bucket.members) {
+    for (const NodeId member : plan_.buckets[Index(b)].members) {
       const NodeId wait = graph_.collective(graph_.collective_of(member)).wait;
       plan.order.push_back({Step::Kind::kNode, step.kind == Step::Kind::kStart ? member : wait});
     }
@@ -163,17 +163,17 @@ std::string BucketStories::Form(BucketId b) const {
                       " more peak memory");
     }
   };
-  Bucket form = bucket;
-  for (const BucketMode mode : {BucketMode::kGrouped, BucketMode::kPacked}) {
-    for (const CopyStream copies : {CopyStream::kCompute, CopyStream::kComm}) {
-      if (mode == BucketMode::kGrouped && copies == CopyStream::kComm) continue;
-      form.mode = mode;
-      form.copies = copies;
-      if (ctl::Form(form) == ctl::Form(bucket)) continue;
-      other(ctl::Form(form), StepWith(b, mode, copies, false));
-    }
+  constexpr std::pair<BucketMode, CopyStream> kForms[] = {
+      {BucketMode::kGrouped, CopyStream::kCompute},
+      {BucketMode::kPacked, CopyStream::kCompute},
+      {BucketMode::kPacked, CopyStream::kComm}};
+  for (const auto& [mode, copies] : kForms) {
+    Bucket form = bucket;
+    form.mode = mode;
+    form.copies = copies;
+    if (ctl::Form(form) != ctl::Form(bucket)) other(ctl::Form(form), StepWith(b, form));
   }
-  other("each by itself", StepWith(b, bucket.mode, bucket.copies, true));
+  other("each by itself", StepWithout(b));
   for (size_t i = 0; i < others.size(); ++i) {
     absl::StrAppend(&text, i == 0 ? "; the step would take, " : ", ", others[i]);
   }

@@ -45,8 +45,9 @@ class BucketStories {
   std::string Form(BucketId b) const;
   std::string Start(BucketId b) const;
   std::string Larger(BucketId b) const;
-  // The step with the bucket in this form; each member by itself if `split`.
-  Prediction StepWith(BucketId b, BucketMode mode, CopyStream copies, bool split) const;
+  // The step with another bucket in its place; with each member by itself.
+  Prediction StepWith(BucketId b, Bucket other) const;
+  Prediction StepWithout(BucketId b) const;
   bool SameKey(BucketId a, BucketId b) const;
   const Collective& First(BucketId b) const;
 

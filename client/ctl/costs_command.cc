@@ -89,11 +89,10 @@ absl::StatusOr<Answer> List(client::CostClient& costs, const CostsArgs& args) {
   }
   Table samples("llrrl", {"samples for", "links", "held", "reporters", "newest"});
   for (const v1::HeldSamples& held : list.samples()) {
-    CollectiveSample of;
     v1::CollectiveSample message = held.of();
     message.set_bytes(1);
     message.set_picoseconds(1'000'000);  // a class alone is no sample
-    ASSIGN_OR_RETURN(of, SampleFromProto(message));
+    ASSIGN_OR_RETURN(const CollectiveSample of, SampleFromProto(message));
     samples.AddRow({held.profile(), Describe(of.of), absl::StrCat(held.samples()),
                     absl::StrCat(held.reporters()), Ago(held.newest_unix_ms())});
   }
