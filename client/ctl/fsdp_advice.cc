@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/ctl/memory_limit.h"
 #include "client/ctl/plan_flags.h"
 
 #include "passes/base/status_macros.h"

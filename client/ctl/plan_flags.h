@@ -24,6 +24,10 @@ void AddPlanFlags(const Command& command, PlanFlags& flags);
 // As the flags say, not yet validated: a caller may set more. OUT_OF_RANGE: usage.
 absl::StatusOr<PlanOptions> OptionsFrom(const PlanFlags& flags);
 
+// --memory-limit: "1.05x", "+5%", "38GiB" or bytes. Sets memory_limit_ppm for a share of program
+// order's peak, else memory_limit_bytes. OUT_OF_RANGE says what was expected.
+absl::Status ParseMemoryLimit(absl::string_view text, PlanOptions& options);
+
 // Errors of options are usage errors: OUT_OF_RANGE.
 absl::Status AsUsage(const absl::Status& status);
 
