@@ -82,7 +82,7 @@ void PrintJson(const AdvisedStep& step, const Advice& advice) {
   if (step.traced.has_value()) {
     object.Set("trace", Json::Object({{"steps", step.traced->steps},
                                       {"step_us", Json::Us(step.traced->total_ps)},
-                                      {"waits_at_launch", step.traced->waits_at_launch}}));
+                                      {"waits_at_launch", step.traced->options.waits_at_launch}}));
   }
   Print(object.Text());
 }
@@ -106,7 +106,7 @@ std::vector<std::string> Cells(const std::string& mark, const Sharding& sharding
 std::string TraceText(const TracedStep& traced) {
   return absl::StrCat(
       "traced: one step of ", traced.steps, ", ", Duration(traced.total_ps),
-      traced.waits_at_launch
+      traced.options.waits_at_launch
           ? "; the host stood until each collective was over, so prefetching hides nothing"
           : "",
       "\nnot in a trace: activations (peak memory is gathered parameters and gradients alone), "
@@ -165,12 +165,8 @@ absl::Status Run(const AdviseArgs& args) {
     return absl::OutOfRangeError("expected the graphs of a step, or --trace");
   }
   ASSIGN_OR_RETURN(const AdvisedStep step, is_trace ? LoadTrace(args) : LoadGraphs(args));
-  AdviceOptions options{args.units, args.memory_limit};
-  if (is_trace) {
-    options.units = step.traced->units;
-    options.waits_at_launch = step.traced->waits_at_launch;
-    options.host_ps_per_launch = step.traced->host_ps_per_launch;
-  }
+  AdviceOptions options = is_trace ? step.traced->options : AdviceOptions{.units = args.units};
+  options.memory_limit = args.memory_limit;
   ASSIGN_OR_RETURN(const Advice advice, AdviseFullyShard(step.graphs, step.kept, options));
   if (is_trace) NoteFarOff(*step.traced, advice.now().total_ps);
   if (args.json) {

@@ -43,8 +43,8 @@ struct Advice {
 struct AdviceOptions {
   // What is wrapped now, as --buckets reads it; "": transformer blocks and what is before and
   // behind them.
-  std::string units;
-  std::string memory_limit;  // as --memory-limit, of the present peak
+  std::string units = {};
+  std::string memory_limit = {};  // as --memory-limit, of the present peak
   // The host stands until each collective is over, as gloo's do: nothing hides one, however early
   // it is launched, so distances are not tried; and each launch takes `host_ps_per_launch` more.
   bool waits_at_launch = false;

@@ -37,9 +37,9 @@ absl::StatusOr<TracedStep> LoadTracedStep(const std::string& path, const CostFla
     profile.host_us_per_kernel = profile.host_us_per_collective = 0.0;
   }
   TracedStep traced;
-  traced.units = WrappingOf(step);
-  traced.waits_at_launch = step.waits_at_launch;
-  traced.host_ps_per_launch = step.host_ps_per_collective;
+  traced.options = {.units = WrappingOf(step),
+                    .waits_at_launch = step.waits_at_launch,
+                    .host_ps_per_launch = step.host_ps_per_collective};
   traced.total_ps = step.total_ps;
   traced.steps = step.steps;
   FsdpGraphOptions options{Stem(path), false, ranks_per_node};

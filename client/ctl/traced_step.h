@@ -12,11 +12,9 @@ namespace bucketd::ctl {
 
 struct TracedStep {
   StepGraphs step, kept;  // `kept` is empty where the step kept its parameters itself
-  std::string units;      // how it is wrapped, as AdviceOptions::units
-  bool waits_at_launch = false;
-  int64_t host_ps_per_launch = 0;
-  int64_t total_ps = 0;  // as traced
-  int32_t steps = 0;     // of the trace, of which this is one
+  AdviceOptions options;  // without a memory limit: how it is wrapped, and how it was launched
+  int64_t total_ps = 0;   // as traced
+  int32_t steps = 0;      // of the trace, of which this is one
 };
 
 // Kernels take what the trace shows, whatever the profile's compute_scale; links what the profile
