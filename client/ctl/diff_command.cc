@@ -28,7 +28,7 @@ struct Line {
 };
 
 std::vector<Line> Headers(const Plan& a, const Plan& b) {
-  const Line all[] = {
+  std::vector<Line> lines = {
       {"graph", ToHex(a.graph_digest), ToHex(b.graph_digest)},
       {"nodes", absl::StrCat(a.node_count), absl::StrCat(b.node_count)},
       {"mode", a.mode, b.mode},
@@ -37,10 +37,8 @@ std::vector<Line> Headers(const Plan& a, const Plan& b) {
       {"planner", a.planner, b.planner},
       {"cost_profile", a.cost_profile, b.cost_profile},
   };
-  std::vector<Line> differing;
-  std::copy_if(std::begin(all), std::end(all), std::back_inserter(differing),
-               [](const Line& line) { return line.a != line.b; });
-  return differing;
+  std::erase_if(lines, [](const Line& line) { return line.a == line.b; });
+  return lines;
 }
 
 std::vector<NodeId> Sorted(std::vector<NodeId> ids) {
