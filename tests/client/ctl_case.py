@@ -29,7 +29,10 @@ class CtlCase(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.path = lambda name: os.path.join(folder.name, name)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
 
     def run_ctl(self, *args, expect=DONE):
         run = bucketctl(*args)

@@ -2,23 +2,16 @@
 import json
 import os
 import subprocess
-import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
+from ctl_case import DONE, REFUSED, UNAVAILABLE, USAGE, CtlCase
 from referee_kit import BINARY, graph_paths
 
-DONE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
 NOBODY = "unix:/no/such/socket"
 
 
-class FlagsTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
+class FlagsTest(CtlCase):
     def ctl(self, *args, expect=DONE, stdout=subprocess.PIPE, **environment):
         run = subprocess.run([BINARY, *args], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, env={**os.environ, **environment})
         self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
@@ -77,20 +70,20 @@ class FlagsTest(unittest.TestCase):
         self.assertEqual((run.returncode, run.stderr), (DONE, ""))
 
     def test_what_is_no_file_is_said_to_be_none(self):
-        folder = self.folder.name
+        folder = self.folder
         for command in (("digest", folder), ("show", folder), ("plan", GRAPH, "--param-order", folder), ("costs", "report", folder),
                         ("costs", "import-trace", folder)):
             self.assertIn(f"{folder}: cannot be read: Is a directory", self.ctl(*command, expect=USAGE))
 
     def test_files_may_be_pipes(self):
-        plan = os.path.join(self.folder.name, "plan.json")
+        plan = self.path("plan.json")
         self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
         with open(plan, "rb") as file:
             run = subprocess.run([BINARY, "show", "/dev/stdin"], input=file.read(), capture_output=True)
         self.assertEqual((run.returncode, run.stdout.decode()), (DONE, self.ctl("show", plan)))
 
     def test_a_terminal_gets_no_commands_from_files(self):
-        plan = os.path.join(self.folder.name, "plan.json")
+        plan = self.path("plan.json")
         for text in ({"mode": "\x1b]0;x"}, {"cost_profile": "\x1b[2J"}, {"buckets": [{"members": [1, 2], "name": "\x1b[2J"}]}):
             with open(plan, "w") as file:
                 json.dump({"order": [0], **text}, file)
@@ -101,7 +94,7 @@ class FlagsTest(unittest.TestCase):
         self.assertIn("\\x1b[2J", self.ctl("show", plan))
 
     def test_a_file_is_written_whole_or_stays_as_it_was(self):
-        plan, before, link = (os.path.join(self.folder.name, name) for name in ("plan.json", "before.json", "link.json"))
+        plan, before, link = map(self.path, ("plan.json", "before.json", "link.json"))
         self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
         os.chmod(plan, 0o664)  # more than the usual umask leaves
         os.link(plan, before)
@@ -113,20 +106,20 @@ class FlagsTest(unittest.TestCase):
             self.assertEqual(old.read(), text, "it was not written over")
             self.assertNotEqual(new.read(), text)
         self.assertEqual((os.path.islink(link), os.stat(plan).st_mode & 0o777), (True, 0o664))
-        others = os.path.join(self.folder.name, "plan.json.part")
+        others = self.path("plan.json.part")
         with open(others, "w") as file:
             file.write("of somebody who writes there, too")
-        later = os.path.join(self.folder.name, "later.json")
+        later = self.path("later.json")
         os.symlink("target.json", later)
         self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", plan)
         self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", later)
         self.assertTrue(os.path.islink(later), "it leads to a file now")
         with open(others) as file:
             self.assertEqual(file.read(), "of somebody who writes there, too")
-        self.assertEqual(sorted(os.listdir(self.folder.name)),
+        self.assertEqual(sorted(os.listdir(self.folder)),
                          ["before.json", "later.json", "link.json", "plan.json", "plan.json.part", "target.json"])
         self.assertIn("no/plan.json: cannot be written: No such file or directory",
-                      self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", os.path.join(self.folder.name, "no", "plan.json"), expect=UNAVAILABLE))
+                      self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", self.path("no/plan.json"), expect=UNAVAILABLE))
 
     def test_what_is_no_file_is_written_to(self):
         self.assertIn('"order"', self.ctl("plan", GRAPH, "--mode", "none", "--plan-out", "/dev/stdout"))

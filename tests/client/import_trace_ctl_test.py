@@ -3,21 +3,15 @@ import glob
 import gzip
 import json
 import os
-import tempfile
 import unittest
 
-from ctl_case import DONE, REFUSED, UNAVAILABLE, USAGE, serve
+from ctl_case import DONE, REFUSED, UNAVAILABLE, USAGE, CtlCase, serve
 from referee_kit import DATA, bucketctl
 
 TRACES = sorted(glob.glob(os.path.join(DATA, "traces", "*.json.gz")))
 
 
-class ImportTraceTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class ImportTraceTest(CtlCase):
     def run_it(self, *args, expect=DONE):
         run = bucketctl("costs", "import-trace", *args)
         self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
@@ -28,7 +22,7 @@ class ImportTraceTest(unittest.TestCase):
 
     def test_a_plan_is_made_with_what_the_traces_say(self):
         self.assertEqual(len(TRACES), 4)
-        profile = os.path.join(self.folder, "ours.json")
+        profile = self.path("ours.json")
         table = self.run_it("--profile", "cpu_loopback", "--out", profile, *TRACES)
         self.assertIn("all_gather f32 over 4 ranks, 4 a node", table)
         self.assertIn("too few", table)  # two all-to-alls
@@ -51,13 +45,13 @@ class ImportTraceTest(unittest.TestCase):
         like = [node for node in products if node["outputs"] == products[0]["outputs"]]
         for node, us in zip(like, (7.0, 9.0, 20.0)):
             node.update(est_us=us, **({"measured": True} if flag else {}))
-        path = os.path.join(self.folder, name)
+        path = self.path(name)
         with open(path, "w") as f:
             json.dump(graph, f)
         return path
 
     def test_measured_kernels_become_rows_that_price_any_graph(self):
-        ours = os.path.join(self.folder, "ours.json")
+        ours = self.path("ours.json")
         table = self.run_it("--profile", "cpu_loopback", "--kernels", self.measured("fw.json"), "--out", ours, *TRACES)
         self.assertIn("1 kernels of 3 measured nodes", table)
         with open(ours) as f:
@@ -95,7 +89,7 @@ class ImportTraceTest(unittest.TestCase):
                                 "dtype": "Byte", "Process Group Name": "0", "Process Group Description": "dp", "Seq": k}}
                       for k, size in enumerate(sizes * 4, 1)]
             groups = [{"pg_name": "0", "pg_desc": "dp", "ranks": [0, 1]}]
-            path = os.path.join(self.folder, f"rank{rank}.json")
+            path = self.path(f"rank{rank}.json")
             with open(path, "w") as f:
                 json.dump({"host_name": "a", "baseTimeNanoseconds": 1700000000000000000, "traceEvents": events,
                            "distributedInfo": {"backend": "nccl", "rank": rank, "pg_config": groups}}, f)
@@ -133,7 +127,7 @@ class ImportTraceTest(unittest.TestCase):
         self.assertIn("cannot be written", self.run_it("--out", "/no/such/folder/p.json", *TRACES, expect=UNAVAILABLE))
         self.run_it(expect=USAGE)
         self.run_it("--partial", "--ranks-per-node", "4", *TRACES[:3])
-        broken = os.path.join(self.folder, "broken.json")
+        broken = self.path("broken.json")
         with open(broken, "w") as f:
             f.write('{"traceEvents": [{"ph": "X"')
         self.assertIn("broken.json: JSON document ended early", self.run_it(broken, expect=REFUSED))

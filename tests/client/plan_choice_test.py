@@ -1,30 +1,23 @@
 """`bucketctl plan --pareto` and `--stick-to`: what people choose among plans by."""
 import json
 import os
-import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "passes"))
+from ctl_case import DONE, REFUSED, USAGE, CtlCase
 from referee_kit import DATA, bucketctl, graph_paths, judge, referee
 
-DONE, REFUSED, USAGE = 0, 1, 2
 GRAPH = graph_paths("moe_debug_fsdp4_ep4.bw")[0]
 OTHER = graph_paths("moe_debug_fsdp4_ep4.fw")[0]
 AUTO = ("--mode", "auto", "--numerics", "free", "--effort", "3")
 
 
-class Choice(unittest.TestCase):
+class Choice(CtlCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = lambda name: os.path.join(folder.name, name)
+        super().setUp()
         self.profiles = referee.load(os.path.join(DATA, "referee", "profiles.json"))
 
     def ctl(self, *args, expect=DONE):
-        run = bucketctl("plan", *args)
-        self.assertEqual(run.returncode, expect, f"{args}: {run.stdout}{run.stderr}")
-        return run
+        return self.run_ctl("plan", *args, expect=expect)
 
     def read(self, name):
         with open(self.path(name), "rb") as f:
