@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"

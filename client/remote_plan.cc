@@ -1,6 +1,5 @@
 #include "client/remote_plan.h"
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "client/ctl/command.h"
 
 #include <cstdio>
-#include <iterator>
 #include <map>
 #include <utility>
 
