@@ -20,8 +20,6 @@ constexpr size_t kMostKnown = size_t{1} << 16;
 constexpr milliseconds kFirstPause{50};
 constexpr milliseconds kLongestPause{500};
 
-absl::Status CancelledError() { return MakeError(Reason::kCancelled, "the caller went away"); }
-
 }  // namespace
 
 JobRoutes::CallId JobRoutes::GetPlan(RanksCall call, Done done) {
@@ -86,6 +84,20 @@ JobRoutes::Call* JobRoutes::Find(CallId id, Leg leg) {
   return found != calls_.end() && found->second.leg == leg ? &found->second : nullptr;
 }
 
+std::optional<JobRoutes::Call> JobRoutes::TakeOut(CallId id, std::optional<Leg> leg) {
+  std::optional<Call> call;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto found = calls_.find(id);
+    if (found == calls_.end() || found->second.leg != leg.value_or(found->second.leg)) return call;
+    LeavePlace(id, found->second);
+    call = std::move(found->second);
+    calls_.erase(found);
+  }
+  parts_.timers.Cancel(call->deadline_timer);
+  return call;
+}
+
 JobRoutes::Stay JobRoutes::EndStay(Call& call) {
   Stay stay{std::exchange(call.id_here, 0), std::exchange(call.there, nullptr)};
   call.where = Where::kNowhere;
@@ -98,17 +110,7 @@ void JobRoutes::Leave(const Stay& stay) {
   if (stay.there != nullptr) stay.there->Cancel();
 }
 
-void JobRoutes::Finish(CallId id, Leg leg, const Answer& answer) {
-  Call call;
-  {
-    const absl::MutexLock lock(&mutex_);
-    Call* found = Find(id, leg);
-    if (found == nullptr) return;
-    LeavePlace(id, *found);
-    call = std::move(*found);
-    calls_.erase(id);
-  }
-  parts_.timers.Cancel(call.deadline_timer);
+void JobRoutes::Tell(const Call& call, const Answer& answer) {
   if (call.here != nullptr) {
     call.here(answer, std::nullopt);
   } else {
@@ -116,39 +118,26 @@ void JobRoutes::Finish(CallId id, Leg leg, const Answer& answer) {
   }
 }
 
-void JobRoutes::FinishMoved(CallId id, Leg leg, const std::optional<ReplicaId>& holder) {
-  Here here;
-  Stay stay;
-  Timers::Id timer = 0;
-  {
-    const absl::MutexLock lock(&mutex_);
-    Call* call = Find(id, leg);
-    if (call == nullptr) return;
-    stay = EndStay(*call);
-    here = std::move(call->here);
-    timer = call->deadline_timer;
-    LeavePlace(id, *call);
-    calls_.erase(id);
-  }
-  parts_.timers.Cancel(timer);
-  Leave(stay);
-  here(std::nullopt, holder);
+void JobRoutes::Finish(CallId id, Leg leg, const Answer& answer) {
+  if (const std::optional<Call> call = TakeOut(id, leg)) Tell(*call, answer);
 }
 
-void JobRoutes::Cancel(CallId id) { End(id, CancelledError()); }
+void JobRoutes::FinishMoved(CallId id, Leg leg, const std::optional<ReplicaId>& holder) {
+  std::optional<Call> call = TakeOut(id, leg);
+  if (!call.has_value()) return;
+  Leave(EndStay(*call));
+  call->here(std::nullopt, holder);
+}
+
+void JobRoutes::Cancel(CallId id) {
+  End(id, MakeError(Reason::kCancelled, "the caller went away"));
+}
 
 void JobRoutes::End(CallId id, const absl::Status& why) {
-  Stay stay;
-  Leg leg = 0;
-  {
-    const absl::MutexLock lock(&mutex_);
-    const auto found = calls_.find(id);
-    if (found == calls_.end()) return;
-    stay = EndStay(found->second);
-    leg = found->second.leg;
-  }
-  Leave(stay);
-  Finish(id, leg, why);
+  std::optional<Call> call = TakeOut(id, std::nullopt);
+  if (!call.has_value()) return;
+  Leave(EndStay(*call));
+  Tell(*call, why);
 }
 
 // Wherever it is, it is answered there.
@@ -176,21 +165,7 @@ void JobRoutes::AtDeadline(CallId id) {
 // ---- where to
 
 void JobRoutes::Start(CallId id, Leg leg) {
-  LeaseName name;
-  {
-    const absl::MutexLock lock(&mutex_);
-    const Call* call = Find(id, leg);
-    if (call == nullptr) return;
-    name = call->lease;
-  }
-  if (parts_.leases.Use(name)) {
-    StayHere(id, leg, true);
-  } else {
-    LookUp(id, leg);
-  }
-}
-
-void JobRoutes::LookUp(CallId id, Leg leg) {
+  bool is_here = false;
   std::optional<ReplicaId> owner;
   LeaseName name;
   Shares::Path share;
@@ -200,17 +175,20 @@ void JobRoutes::LookUp(CallId id, Leg leg) {
     if (call == nullptr) return;
     name = call->lease;
     share = call->share;
-    const auto known = known_.find(name);
+    is_here = parts_.leases.Use(name);
+    const auto known = is_here ? known_.end() : known_.find(name);
     const bool is_elsewhere = known != known_.end() && known->second != parts_.members.self();
     if (call->here == nullptr && is_elsewhere) {
       owner = known->second;
-    } else {
+    } else if (!is_here) {
       Waiting& waiting = looking_[name];
       waiting.emplace_back(id, leg);
       if (waiting.size() > 1) return;
     }
   }
-  if (owner.has_value()) {
+  if (is_here) {
+    StayHere(id, leg, true);
+  } else if (owner.has_value()) {
     StayThere(id, leg, *owner);
   } else {
     parts_.pool.Submit(
@@ -311,12 +289,15 @@ void JobRoutes::Found(CallId id, Leg leg, const absl::StatusOr<Lease>& lease,
 void JobRoutes::Again(CallId id, Leg leg, const ReplicaId& was,
                       const std::optional<ReplicaId>& hint, absl::string_view why) {
   Stay stay;
+  bool is_late = false;
   {
     const absl::MutexLock lock(&mutex_);
     Call* call = Find(id, leg);
     if (call == nullptr) return;
     stay = EndStay(*call);
     leg = call->leg;
+    const SteadyTime now = Clock::now();
+    is_late = AnswerBy(now, call->asks.deadline) <= now;
     const auto known = known_.find(call->lease);
     if (known != known_.end() && known->second == was) known_.erase(known);
     call->hint = hint;
@@ -327,20 +308,13 @@ void JobRoutes::Again(CallId id, Leg leg, const ReplicaId& was,
     const bool at_once = hint.has_value() && call->moves == 0;
     ++call->moves;
     // Where that is later than the deadline, the deadline's timer has the word.
-    parts_.timers.Schedule(Clock::now() + (at_once ? milliseconds(0) : pause),
+    parts_.timers.Schedule(now + (at_once ? milliseconds(0) : pause),
                            [this, id, leg] { Start(id, leg); });
   }
   parts_.metrics.represented.Increment();
   CrashPoint("forward: to be presented anew");
   Leave(stay);
-  if (DeadlineIsOver(id)) AtDeadline(id);
-}
-
-bool JobRoutes::DeadlineIsOver(CallId id) const {
-  const absl::MutexLock lock(&mutex_);
-  const auto found = calls_.find(id);
-  const SteadyTime now = Clock::now();
-  return found != calls_.end() && AnswerBy(now, found->second.asks.deadline) <= now;
+  if (is_late) AtDeadline(id);
 }
 
 void JobRoutes::Look() {

@@ -143,17 +143,18 @@ class JobRoutes {
   void End(CallId id, const absl::Status& why);
   // Null: the call has been answered, or moved on.
   Call* Find(CallId id, Leg leg) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Stay EndStay(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For good, to be answered. Empty: as above; without `leg`, wherever it is.
+  std::optional<Call> TakeOut(CallId id, std::optional<Leg> leg);
+  static Stay EndStay(Call& call);
   void Leave(const Stay& stay);
+  static void Tell(const Call& call, const Answer& answer);
   void Finish(CallId id, Leg leg, const Answer& answer);
   // Of a call that is served for another replica.
   void FinishMoved(CallId id, Leg leg, const std::optional<ReplicaId>& holder);
   void AtDeadline(CallId id);
-  bool DeadlineIsOver(CallId id) const;
 
   // Where to.
   void Start(CallId id, Leg leg);
-  void LookUp(CallId id, Leg leg);
   // What is kept of that call's scope is read with the lease.
   void LookUpNow(const LeaseName& name, CallId first, Leg leg);
   using Records = std::shared_ptr<const ScopeRecords>;
@@ -175,10 +176,8 @@ class JobRoutes {
   void Broken(CallId id, Leg leg, const ReplicaId& owner, absl::string_view why);
   void UseMoved(CallId id, Leg leg, const ReplicaId& owner, const v1::Moved& moved);
   void UseError(CallId id, Leg leg, const ReplicaId& owner, const absl::Status& error);
-  void GraphRequired(CallId id, Leg leg, int64_t lease_ms);
+  void GraphRequired(CallId id, Leg leg, const ReplicaId& owner, int64_t lease_ms);
   void UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::PlanReference& plan);
-  // nullopt: the call is not there any more.
-  std::optional<bool> IsPlanOf(CallId id, Leg leg, absl::string_view plan_key);
   void ReadPlan(const std::string& key, const Digest& graph);
   void TellPlan(const std::string& key, const PlanReplyPtr& reply);
   void AskWithPlan(CallId id, Leg leg);

@@ -132,7 +132,7 @@ void JobRoutes::Came(CallId id, Leg leg, const absl::StatusOr<v1::ForwardReply>&
       UsePlan(id, leg, owner, reply->plan());
       return;
     case v1::ForwardReply::kGraphRequired:
-      GraphRequired(id, leg, reply->graph_required().upload_lease_ms());
+      GraphRequired(id, leg, owner, reply->graph_required().upload_lease_ms());
       return;
     case v1::ForwardReply::kUnplanned:
       parts_.metrics.forwarded(ForwardOutcome::kUnplanned).Increment();
@@ -191,14 +191,12 @@ void JobRoutes::UseError(CallId id, Leg leg, const ReplicaId& owner, const absl:
   Finish(id, leg, error);
 }
 
-void JobRoutes::GraphRequired(CallId id, Leg leg, int64_t lease_ms) {
-  ReplicaId owner;
+void JobRoutes::GraphRequired(CallId id, Leg leg, const ReplicaId& owner, int64_t lease_ms) {
   bool is_here = false;
   {
     const absl::MutexLock lock(&mutex_);
     Call* call = Find(id, leg);
     if (call == nullptr) return;
-    owner = call->owner;
     is_here = parts_.graphs.Contains(call->asks.graph_key) && call->graphs_brought < kMostBrought;
     if (owed_.size() >= kMostOwed) owed_.clear();
     owed_[call->asks.graph_key] = owner;
@@ -225,9 +223,20 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
     Broken(id, leg, owner, "its plan is not the one that it names");
     return;
   }
-  const std::optional<bool> is_its_own = IsPlanOf(id, leg, plan.key());
-  if (!is_its_own.has_value()) return;  // nobody is left to say whose plan it would have to be
-  if (!*is_its_own) {
+  // Whoever has the job says which plan its ranks agreed on; of another tenant's, or for another
+  // graph, it cannot be.
+  bool is_its_own = false;
+  Shares::Path share;
+  Digest graph{};
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Call* call = Find(id, leg);
+    if (call == nullptr) return;  // nobody is left to say whose plan it would have to be
+    is_its_own = IsPlanKeyOf(plan.key(), call->asks.tenant, call->asks.graph);
+    share = call->share;
+    graph = call->asks.graph;  // all who wait for that key name it
+  }
+  if (!is_its_own) {
     Broken(id, leg, owner, "its plan is another graph's, or another tenant's");
     return;
   }
@@ -241,14 +250,8 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
     AnswerPlan(id, leg, plan.source(), reply);
     return;
   }
-  Shares::Path share;
-  Digest graph{};
   {
     const absl::MutexLock lock(&mutex_);
-    const Call* call = Find(id, leg);
-    if (call == nullptr) return;
-    share = call->share;
-    graph = call->asks.graph;  // all who wait for that key name it
     std::vector<PlanWaits>& waiting = reading_[plan.key()];
     waiting.push_back({id, leg, *sha256, plan.source()});
     if (waiting.size() > 1) return;
@@ -256,15 +259,6 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
   parts_.pool.Submit(
       {share[0], share[1]}, [this, key = plan.key(), graph] { ReadPlan(key, graph); },
       [this, key = plan.key()] { TellPlan(key, nullptr); });
-}
-
-// Whoever has the job says which plan its ranks agreed on; of another tenant's, or for another
-// graph, it cannot be.
-std::optional<bool> JobRoutes::IsPlanOf(CallId id, Leg leg, absl::string_view plan_key) {
-  const absl::MutexLock lock(&mutex_);
-  const Call* call = Find(id, leg);
-  if (call == nullptr) return std::nullopt;
-  return IsPlanKeyOf(plan_key, call->asks.tenant, call->asks.graph);
 }
 
 void JobRoutes::ReadPlan(const std::string& key, const Digest& graph) {
