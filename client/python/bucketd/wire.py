@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ._wire.proto import graph_pb2
 from .graph import Graph, Node, NodeKind
 
 FORMAT_VERSION = 1
 
 
-class _Strings:
-    def __init__(self) -> None:
-        self.list = [""]
-        self._index = {"": 0}
-
-    def __call__(self, text: str) -> int:
-        index = self._index.get(text)
-        if index is None:
-            index = self._index[text] = len(self.list)
-            self.list.append(text)
-        return index
-
-
 def to_proto(graph: Graph) -> graph_pb2.Graph:
     """The same message on every rank but for `node_names`, which are this rank's and not part of the digest."""
     message = graph_pb2.Graph(format_version=FORMAT_VERSION, name=graph.name)
-    strings = _Strings()
+    table = {"": 0}  # text -> its number
+
+    def strings(text: str) -> int:
+        return table.setdefault(text, len(table))
+
     for group in graph.groups:
         message.groups.add(mesh_dim=group.mesh_dim, lane=group.lane, size=group.size)
     add = message.nodes.add
     for node in graph.nodes:
         _fill(add(), node, strings)
-    message.strings.extend(strings.list)
+    message.strings.extend(table)
     if any(node.name for node in graph.nodes):
         message.node_names.extend(node.name for node in graph.nodes)
     return message
 
 
-def _fill(out: graph_pb2.Node, node: Node, strings: _Strings) -> None:
+def _fill(out: graph_pb2.Node, node: Node, strings: Callable[[str], int]) -> None:
     out.kind = int(node.kind)
     out.op = strings(node.op)
     out.inputs.extend(node.inputs)
