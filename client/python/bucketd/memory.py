@@ -7,6 +7,7 @@ import math
 
 from .graph import ITEM_SIZE, VIEW, Node, NodeKind, Tensor
 
+CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype"})
 _GATHERS = frozenset({"embedding", "index", "index_select", "gather"})
 _FILLS = frozenset({"zeros", "ones", "full", "arange"})
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
 from .graph import COMPUTE, DTYPE_NAMES, ORDERED, POINTWISE, VIEW, CollectiveKind, DType, ReduceOp
-from .memory import base_name, is_ordered
+from .memory import CASTS, base_name, is_ordered
 from .sizes import Hints
 from .values import returns_nothing, wrapped, wraps
 
@@ -45,9 +45,8 @@ _C10D = ("_c10d_functional.", "c10d_functional.")
 
 # Ops that share storage with their input although their schema does not say so.
 _SILENT_VIEWS = frozenset({"aten._unsafe_view.default"})
-_CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype"})
 # Elementwise although torch does not tag them so.
-_POINTWISE_TOO = _CASTS | {"aten.clone.default"}
+_POINTWISE_TOO = CASTS | {"aten.clone.default"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def facts(target: object) -> OpFacts:
         name=name,
         collective=_COLLECTIVES.get(base) if own else None,
         wait=own and base == "wait_tensor",
-        cast=name in _CASTS,
+        cast=name in CASTS,
         shares_first=target is operator.getitem or name in _SILENT_VIEWS or own and base == "wait_tensor",
         aliased=tuple((None if a.kwarg_only else i, a.name, a.alias_info.is_write)
                       for i, a in enumerate(arguments) if a.alias_info is not None),
