@@ -14,18 +14,14 @@ _was = False  # on, before the first of them came
 _here = threading.local()  # .off: whether this thread is one of them
 
 
-@contextlib.contextmanager
-def off() -> Iterator[None]:
+def off() -> contextlib.AbstractContextManager[None]:
     """A pass over all objects of a training process, at a random moment, takes longer than all of the planning."""
-    with _wanting(True):
-        yield
+    return _wanting(True)
 
 
-@contextlib.contextmanager
-def on() -> Iterator[None]:
+def on() -> contextlib.AbstractContextManager[None]:
     """Within off(), around a wait for others, which may take minutes: other threads go on, and make garbage."""
-    with _wanting(False):
-        yield
+    return _wanting(False)
 
 
 @contextlib.contextmanager
