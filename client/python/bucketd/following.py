@@ -16,7 +16,6 @@ from .plan import Plan, Step, StepKind
 from .verify import storages
 
 SOURCE = "agreed before"
-_Item = tuple[StepKind, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,14 +95,14 @@ def _means(graph: Graph, start: int):
 class _Follower:
     def __init__(self, agreed: Agreed, graph: Graph, new_of: dict[int, int]):
         self.old, self.plan, self.graph, self.new_of = agreed.graph, agreed.plan, graph, new_of
-        self.item_of: dict[int, _Item] = {}  # of a new node that is a bucket's member or its wait
+        self.item_of: dict[int, Step] = {}  # of a new node that is a bucket's member or its wait
         for k, bucket in enumerate(self.plan.buckets):
             for member in bucket.members:
-                self.item_of[new_of[member]] = StepKind.START, k
+                self.item_of[new_of[member]] = Step(StepKind.START, k)
         for old_wait, new_wait in new_of.items():
             node = self.old.nodes[old_wait]
             if node.kind == NodeKind.WAIT and new_of[node.inputs[0]] in self.item_of:
-                self.item_of[new_wait] = StepKind.WAIT, self.item_of[new_of[node.inputs[0]]][1]
+                self.item_of[new_wait] = Step(StepKind.WAIT, self.item_of[new_of[node.inputs[0]]].id)
 
     def run(self, digest: bytes) -> Plan | None:
         buckets = []
@@ -118,14 +117,14 @@ class _Follower:
         return dataclasses.replace(self.plan, graph_digest=digest, node_count=len(self.graph.nodes), buckets=tuple(buckets),
                                    order=order, diagnostics=())
 
-    def _item(self, node: int) -> _Item:
-        return self.item_of.get(node, (StepKind.NODE, node))
+    def _item(self, node: int) -> Step:
+        return self.item_of.get(node) or Step(StepKind.NODE, node)
 
     def _order(self) -> tuple[Step, ...] | None:
         """Topological; of what is ready, what stood first in the plan. None: there is a circle."""
         place = self._places()
-        after: dict[_Item, set[_Item]] = defaultdict(set)
-        missing: dict[_Item, int] = dict.fromkeys(place, 0)
+        after: dict[Step, set[Step]] = defaultdict(set)
+        missing: dict[Step, int] = dict.fromkeys(place, 0)
         for before, behind in self._edges():
             if before != behind and behind not in after[before]:
                 after[before].add(behind)
@@ -135,24 +134,24 @@ class _Follower:
         order = []
         while ready:
             _, item = heapq.heappop(ready)
-            order.append(Step(*item))
+            order.append(item)
             for behind in after[item]:
                 missing[behind] -= 1
                 if missing[behind] == 0:
                     heapq.heappush(ready, (place[behind], behind))
         return tuple(order) if len(order) == len(place) else None
 
-    def _places(self) -> dict[_Item, int]:
+    def _places(self) -> dict[Step, int]:
         """Where each item stood in the plan. A node that was not there goes where its last input is."""
-        at: dict[_Item, int] = {}
+        at: dict[Step, int] = {}
         stood: dict[tuple, list[int]] = defaultdict(list)  # where nodes of a kind stood, in program order
         places = {step.id: i for i, step in enumerate(self.plan.order) if step.kind == StepKind.NODE}
         for i, node in enumerate(self.old.nodes):
             if i in self.new_of and i in places:
-                at[StepKind.NODE, self.new_of[i]] = places[i]
+                at[Step(StepKind.NODE, self.new_of[i])] = places[i]
             elif i in places:
                 stood[_alike(node)].append(places[i])
-        at.update(((step.kind, step.id), i) for i, step in enumerate(self.plan.order) if step.kind != StepKind.NODE)
+        at.update((step, i) for i, step in enumerate(self.plan.order) if step.kind != StepKind.NODE)
         for found in stood.values():
             found.reverse()
         for i, node in enumerate(self.graph.nodes):
@@ -171,11 +170,9 @@ class _Follower:
         ordered = [i for i, node in enumerate(nodes) if node.flags & ORDERED]
         yield from ((self._item(a), self._item(b)) for a, b in zip(ordered, ordered[1:]))
         yield from self._in_place()
-        chain = [self._moved(step) for step in self.plan.order if step.kind != StepKind.NODE or step.id in self.new_of]
+        chain = [step if step.kind != StepKind.NODE else step._replace(id=self.new_of[step.id])
+                 for step in self.plan.order if step.kind != StepKind.NODE or step.id in self.new_of]
         yield from zip(chain, chain[1:])
-
-    def _moved(self, step: Step) -> _Item:
-        return step.kind, self.new_of[step.id] if step.kind == StepKind.NODE else step.id
 
     def _in_place(self):
         """A writer keeps its side of every other user of the storage, and a collective uses what it reads until its waits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+from typing import NamedTuple
 
 from .errors import PlanRejected
 
@@ -19,8 +20,7 @@ class StepKind(enum.IntEnum):
     WAIT = 2  # wait for a bucket
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     kind: StepKind
     id: int  # a node or a bucket
 
