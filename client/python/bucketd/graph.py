@@ -254,7 +254,3 @@ class Graph:
     costs: str = ""  # as in RawGraph, and so what follows
     launches: tuple[Launch, ...] = ()
     weak_words: tuple[str, ...] = ()
-
-
-def describe(node_id: int, node: Node) -> str:
-    return f"%{node_id} ({node.name})" if node.name else f"%{node_id}"

@@ -7,7 +7,7 @@ hold another graph's plan, bytes may be damaged. Linear in nodes and edges.
 from __future__ import annotations
 
 from .errors import PlanRejected
-from .graph import ITEM_SIZE, ORDERED, SYMBOLIC, CollectiveKind, DType, Graph, Node, NodeKind, ReduceOp, describe
+from .graph import ITEM_SIZE, ORDERED, SYMBOLIC, CollectiveKind, DType, Graph, Node, NodeKind, ReduceOp
 from .plan import Bucket, Plan, StepKind
 
 _BUCKETED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -53,7 +53,8 @@ class _Check:
         return self.wait_of
 
     def _describe(self, node: int) -> str:
-        return describe(node, self.nodes[node])
+        name = self.nodes[node].name
+        return f"%{node} ({name})" if name else f"%{node}"
 
     # -- buckets
 
