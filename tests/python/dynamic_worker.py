@@ -7,6 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 from expert_model import ExpertModel
+from fx_graphs import shape_env
 from sharded_model import Model
 from simple_fsdp import shard
 from torch._dynamo.backends.common import aot_autograd
@@ -14,7 +15,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 import bucketd
-from bucketd.sizes import shape_env
 from bucketd.torch_backend import boxed
 
 RANK = int(os.environ["RANK"])

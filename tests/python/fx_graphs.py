@@ -111,6 +111,17 @@ class Builder:
         return torch.fx.GraphModule({}, self.graph)
 
 
+def shape_env(gm):
+    """Of the symbolic sizes of a graph's inputs; None: they have none."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) and getattr(size.node, "shape_env", None) is not None:
+                return size.node.shape_env
+    return None
+
+
 def gradient(index):
     return SubclassGetAttrAOTOutput(GradAOTOutput(PlainAOTInput(index)), "_local_tensor")
 

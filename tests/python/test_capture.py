@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from fx_graphs import Builder, aten, c10d, gradient, result, value
+from fx_graphs import Builder, aten, c10d, gradient, result, shape_env, value
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -13,7 +13,7 @@ from bucketd.files import load_graph
 from bucketd.graph import COMPUTE, ORDERED, POINTWISE, SYMBOLIC, VIEW, Direction, DType, GraphError, NodeKind, Role, SlotKind, Tag
 from bucketd.mesh import mesh_message
 from bucketd.normalize import normalize
-from bucketd.sizes import UNBACKED, on_grid, shape_env
+from bucketd.sizes import UNBACKED, on_grid
 from bucketd.step_context import CaptureContext, InputInfo, parameter_order, parse_source
 from bucketd.tags import flatten, tag_joint
 

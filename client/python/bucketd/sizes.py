@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
 
 # What a size that only the step itself finds out stands for: as many tokens for each expert, say.
 UNBACKED = 64
-SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def is_symbolic(size: Any) -> bool:
@@ -74,14 +72,3 @@ def on_grid(size: int) -> int:
         return max(0, size)
     power = 1 << (size - 1).bit_length()
     return power * 3 // 4 if size <= power * 3 // 4 else power
-
-
-def shape_env(gm: fx.GraphModule) -> Any:
-    """Of the symbolic sizes of a graph's inputs; None: they have none."""
-    for node in gm.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
-        for size in sizes:
-            if isinstance(size, SCALARS) and getattr(size.node, "shape_env", None) is not None:
-                return size.node.shape_env
-    return None
