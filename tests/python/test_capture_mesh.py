@@ -16,7 +16,7 @@ import bucketd
 from bucketd import canonical, twins, wire
 from bucketd.capture import capture_graph
 from bucketd.client import PlannerClient
-from bucketd.mesh import Meshes, creation_order, identities, mesh_message, ranks_on_one_node
+from bucketd.mesh import GroupRoles, Meshes, creation_order, identities, mesh_message, ranks_on_one_node
 from bucketd.normalize import normalize
 from bucketd.step_context import CaptureContext
 
@@ -41,7 +41,7 @@ def meshes_of(*several):
 
 
 def used(meshes, *groups):
-    found = meshes.roles()
+    found = GroupRoles(meshes)
     for group in groups:
         found.index(group.group_name)
     return found
@@ -158,7 +158,7 @@ def test_a_world_that_a_dimension_names_has_the_dimensions_name(world):
     mesh = init_device_mesh("cpu", (8,), mesh_dim_names=("fsdp",))
     meshes = Meshes()
     meshes.add(mesh)
-    found = meshes.roles()
+    found = GroupRoles(meshes)
     found.index(mesh.get_group().group_name)
     assert roles(found.groups) == [("fsdp", 0, 8)]
 
@@ -168,7 +168,7 @@ def test_a_flattened_dimension_is_known_by_its_name(world):
     flat = mesh["replicate", "shard"]._flatten("dp")
     meshes = Meshes()
     meshes.add(mesh["shard"])
-    found = meshes.roles()
+    found = GroupRoles(meshes)
     found.index(flat.get_group().group_name)
     assert roles(found.groups) == [("dp", 0, 8)]
     assert [d.name for d in meshes.dims()] == ["replicate", "shard", "dp"]

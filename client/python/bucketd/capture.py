@@ -28,7 +28,7 @@ from .graph import (
     Tensor,
 )
 from .memory import memory_bytes
-from .mesh import ranks_per_node, world_size
+from .mesh import GroupRoles, ranks_per_node, world_size
 from .sizes import Hints, is_symbolic
 from .step_context import CaptureContext, clean, describe_input
 from .tags import META_KEY, flatten, output_slots, tag_joint
@@ -71,7 +71,7 @@ class _Capture:
         self.nodes: list[Node] = []
         for node in self.fx:
             context.note(node.meta.get("val") if node.op == "placeholder" else None)
-        self.groups = context.meshes.roles()
+        self.groups = GroupRoles(context.meshes)
         tag_once(gm, context, kind)
 
     def run(self, name: str) -> Captured:
@@ -114,11 +114,8 @@ class _Capture:
 
     def _output(self, node: torch.fx.Node) -> Node:
         made = Node(NodeKind.OUTPUT, "output", inputs=self._ids(node))
-        for slot in output_slots(self.gm, self.context, joint=self.kind == "joint"):
-            if slot.node is None:
-                made.slots.append(Slot(None))
-            else:
-                made.slots.append(Slot(self.id[slot.node], slot.kind, slot.parameter))
+        made.slots = [Slot(self.id.get(slot.node), slot.kind, slot.parameter)
+                      for slot in output_slots(self.gm, self.context, joint=self.kind == "joint")]
         return made
 
     def _call(self, node: torch.fx.Node) -> Node:

@@ -20,20 +20,12 @@ if TYPE_CHECKING:  # an executor runs where protobuf is not
 TWIN = "+reductions"  # behind a group's name: its twin (twins.py)
 
 
-@dataclass(slots=True)
-class _Dim:
-    name: str
-    size: int
-    own_group: str
-    ranks: tuple[int, ...]
-
-
 @dataclass
 class Meshes:
     """The device meshes that a step was seen to use."""
 
     device_type: str = ""
-    _dims: dict[str, _Dim] = field(default_factory=dict)  # by name, in order of the meshes
+    _dims: dict[str, Group] = field(default_factory=dict)  # each dimension's own group, by its name, in order of the meshes
     _seen: set[int] = field(default_factory=set)
 
     def add(self, mesh: object) -> None:
@@ -55,26 +47,22 @@ class Meshes:
                 continue
             known = self._dims.get(name)
             # Of two meshes with one name the older one has it, whichever a rank sees first.
-            if known is not None and created.get(known.own_group, 0) <= created.get(group_name, 0):
+            if known is not None and created.get(known.name, 0) <= created.get(group_name, 0):
                 continue
             ranks = group_ranks(group_name)
-            self._dims[name] = _Dim(name, len(ranks), group_name, ranks)
-
-    def roles(self) -> GroupRoles:
-        """A fresh numbering, for one graph."""
-        return GroupRoles(self)
+            self._dims[name] = Group(name, 0, len(ranks), group_name, ranks)
 
     def dims(self, extra: Sequence[Group] = ()) -> list[MeshDim]:
         """Every dimension, then the roles of `extra` that belong to none."""
-        out = {d.name: MeshDim(d.name, d.size, ranks_on_one_node(d.ranks)) for d in self._dims.values()}
-        for group in extra:
-            if group.mesh_dim not in out:
-                out[group.mesh_dim] = MeshDim(group.mesh_dim, group.size, ranks_on_one_node(group.ranks))
-        return list(out.values())
+        groups: dict[str, Group] = {}
+        for group in (*self._dims.values(), *extra):
+            groups.setdefault(group.mesh_dim, group)
+        return [MeshDim(name, group.size, ranks_on_one_node(group.ranks)) for name, group in groups.items()]
 
-    def dim_of(self, group_name: str, ranks: tuple[int, ...]) -> _Dim | None:
+    def dim_of(self, group_name: str, ranks: tuple[int, ...]) -> Group | None:
+        """The own group of the dimension that a group is of."""
         for dim in self._dims.values():
-            if dim.own_group == group_name:
+            if dim.name == group_name:
                 return dim
         members = set(ranks)
         for dim in self._dims.values():
@@ -110,15 +98,14 @@ class GroupRoles:
             ranks = group_ranks(name)
             size = len(ranks) or self._sizes[name]
             dim = self._meshes.dim_of(name, ranks)
-            if dim is not None and dim.own_group == name:
-                roles[name] = Group(dim.name, 0, size, name, ranks)
-                continue
-            if dim is None and size != world_size():
-                roles[name] = Group(f"group{next(unnamed)}", 0, size, name, ranks)
-                continue
-            mesh_dim = "world" if dim is None else dim.name
-            lane = lanes.get(mesh_dim, 0 if dim is None else 1)
-            lanes[mesh_dim] = lane + 1
+            if dim is not None and dim.name == name:
+                mesh_dim, lane = dim.mesh_dim, 0
+            elif dim is None and size != world_size():
+                mesh_dim, lane = f"group{next(unnamed)}", 0
+            else:
+                mesh_dim = "world" if dim is None else dim.mesh_dim
+                lane = lanes.get(mesh_dim, 0 if dim is None else 1)
+                lanes[mesh_dim] = lane + 1
             roles[name] = Group(mesh_dim, lane, size, name, ranks)
         return [roles[name] for name in self._sizes]
 
