@@ -44,10 +44,10 @@ def test_a_hook_around_ours_is_kept_and_called_once():
     script = """if True:
         import sys
         from bucketd import errors, quiet
-        quiet.as_on(0, errors.AgreementError("caught by the program"))
+        quiet.in_a_line(errors.AgreementError("caught by the program"), 0)
         ours = sys.excepthook
         sys.excepthook = lambda *error: print("reported") or ours(*error)
-        last = quiet.as_on(0, errors.AgreementError("caught, too"))
+        last = quiet.in_a_line(errors.AgreementError("caught, too"), 0)
         raise last if sys.argv[1:] else ValueError("its own")
     """
     for arguments, said in (((), ["Traceback (most recent call last):", "ValueError: its own"]),

@@ -135,7 +135,7 @@ class Agreement:
             elif error is not None and not _may_fall_back(post):
                 verdict = self._read(_key(scope, "verdict"), time.monotonic() + _LINGER)
                 if verdict is not None and verdict["why"] == f"rank {self.ranks[0]}: {post['failure']}":
-                    quiet.as_on(self.ranks[0], error)
+                    quiet.in_a_line(error, self.ranks[0])
                 self.store.set(_key(scope, f"{self.rank}/heard"), "")
                 raise error
             else:
@@ -162,7 +162,7 @@ class Agreement:
         if error is not None:
             raise error
         differ = AgreementError(f"{scope}: {verdict['why']}")
-        raise differ if self.leader else quiet.as_on(self.ranks[0], differ)
+        raise differ if self.leader else quiet.in_a_line(differ, self.ranks[0])
 
     # -- the leader
 
@@ -328,7 +328,7 @@ def are_set(store, keys: list[str], until: float, over: threading.Event) -> bool
         if now - looked >= _LOOK:
             looked = now
             if store.check([STOPPED]):
-                raise quiet.without_traceback(InterruptedRank(store.get(STOPPED).decode()))
+                raise quiet.in_a_line(InterruptedRank(store.get(STOPPED).decode()))
         pause = max(_LEAST_PAUSE, min(_MOST_PAUSE, (now - begun) / 8))
         if now >= until or background.ending.is_set() or over.wait(min(until - now, pause)):
             return False

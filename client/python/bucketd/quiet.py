@@ -7,19 +7,11 @@ import sys
 _before = None  # the hook that was there
 
 
-def as_on(rank: int, error: Exception) -> Exception:
-    """`error`, which `rank` has as well. If nobody catches it here, its traceback is left out."""
-    return _in_a_line(error, f" (rank {rank} has it too, and the traceback)")
-
-
-def without_traceback(error: Exception) -> Exception:
-    """`error`, whose place in the code tells nothing."""
-    return _in_a_line(error, "")
-
-
-def _in_a_line(error: Exception, added: str) -> Exception:
+def in_a_line(error: Exception, also_on: int | None = None) -> Exception:
+    """`error`, whose traceback is left out if nobody catches it here: its place in the code tells nothing, or is told by the rank
+    `also_on`, which has it as well."""
     global _before
-    error.added_in_a_line = added
+    error.added_in_a_line = "" if also_on is None else f" (rank {also_on} has it too, and the traceback)"
     if _before is None:  # once: a hook that was set since then may call ours
         _before, sys.excepthook = sys.excepthook, _end
     return error
