@@ -117,6 +117,7 @@ class Edit:
 
     def __init__(self, gm: fx.GraphModule, own: list[fx.Node | None], nodes, plan: Plan, waits: dict[int, int], runner):
         self.graph, self.own, self.nodes, self.plan, self.waits, self.runner = gm.graph, own, nodes, plan, waits, runner
+        self.ours = runner.ours if runner is not None else {}
         self.launched: dict[int, list[fx.Node]] = {}  # bucket -> what its wait waits for
         self.fakes = Fakes(gm.graph)
         self.order: fx.Node | None = None  # what the next bucket of the runner's takes: bucket_ops' order
@@ -142,7 +143,7 @@ class Edit:
         settings = starts[0].args[1:]
         inputs = [node.args[0] for node in starts]
         emit = _Emitter(self.graph, starts[0], self.fakes)
-        if self._is_ours(k):
+        if k in self.ours:
             self.launched[k] = [self._start_ours(emit, bucket, k, inputs)]
         elif bucket.packed:
             flat = self._pack(emit, bucket, inputs)
@@ -152,18 +153,11 @@ class Edit:
             together = emit(_COALESCED[bucket.kind], inputs, *settings, shape=shapes)
             self.launched[k] = emit.parts(together)
 
-    def _is_ours(self, k: int) -> bool:
-        return self.runner is not None and k in self.runner.ours
-
     def _start_ours(self, emit: _Emitter, bucket: Bucket, k: int, inputs: list[fx.Node]) -> fx.Node:
         if self.order is None:
             self.order = emit.order()
         self.order = emit(bucket_ops.START, inputs, self.order, bucket.kind, bucket.group_size, self.runner.number, k, shape=[0])
         return self.order
-
-    def _wait_ours(self, emit: _Emitter, bucket: Bucket, k: int, started: fx.Node, shapes) -> list[fx.Node]:
-        inputs = started.args[0]
-        return emit.parts(emit(bucket_ops.WAIT, started, inputs, bucket.kind, bucket.group_size, self.runner.number, k, shape=shapes))
 
     def _results(self, bucket: Bucket) -> int:
         """Elements of a packed bucket's result."""
@@ -183,8 +177,10 @@ class Edit:
         emit = _Emitter(self.graph, self.own[bucket.members[0]], self.fakes)
         launched = self.launched.pop(k)
         shapes = [self.nodes[m].outputs[0].shape for m in bucket.members]
-        if self._is_ours(k):
-            news = self._wait_ours(emit, bucket, k, launched[0], shapes)
+        if k in self.ours:
+            inputs = launched[0].args[0]
+            news = emit.parts(
+                emit(bucket_ops.WAIT, launched[0], inputs, bucket.kind, bucket.group_size, self.runner.number, k, shape=shapes))
         elif bucket.packed:
             flat = emit(c10d.wait_tensor.default, launched[0], shape=[self._results(bucket)])
             news = self._unpack(emit, bucket, flat, shapes)
