@@ -166,7 +166,7 @@ def test_a_graph_that_is_too_large_is_refused(monkeypatch, believes):
     with planner("--max-graph-bytes", "500") as one:
         made = PlannerClient(one.address)
         if not believes:
-            made._caller.route().capabilities = client.dataclasses.replace(made.capabilities(), max_graph_bytes=1 << 30)
+            calls.Route(made._caller).capabilities = client.dataclasses.replace(made.capabilities(), max_graph_bytes=1 << 30)
         error = reason_of(ask, made, layers())
         assert error.reason == "GRAPH_TOO_LARGE" and error.metadata["limit"] == "500"
 
@@ -213,7 +213,7 @@ def test_a_planner_that_is_killed_while_it_is_asked_is_an_error_soon():
         request = planner_pb2.GetPlanRequest(
             graph_digest=canonical.digest(graph), mesh=MESH, options=options(), client_version="0.1.0")
         until = time.monotonic() + 60
-        assert first._caller.route().call("GetPlan", request, until).WhichOneof("answer") == "graph_required"
+        assert calls.Route(first._caller).call("GetPlan", request, until).WhichOneof("answer") == "graph_required"
         waiting = pool.submit(ask, second, graph)  # held: the first one was asked for the graph
         concurrent.futures.wait([waiting], timeout=0.5)
         assert not waiting.done()

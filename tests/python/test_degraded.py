@@ -70,7 +70,7 @@ def asked_for(graph, address):
     request = planner_pb2.GetPlanRequest(
         graph_digest=canonical.digest(graph), mesh=MESH, options=options(), client_version=CLIENT_VERSION)
     one = PlannerClient(address)
-    assert one._caller.route().call("GetPlan", request, time.monotonic() + 30).WhichOneof("answer") == "graph_required"
+    assert calls.Route(one._caller).call("GetPlan", request, time.monotonic() + 30).WhichOneof("answer") == "graph_required"
     return one
 
 
@@ -112,7 +112,7 @@ def test_bytes_that_another_one_left_are_no_obstacle(tmp_path, monkeypatch):
             yield from itertools.islice(half(), 12)
             raise ConnectionError("this client dies")
 
-        error_of(other._caller.route().once, "UploadGraph", first_half, time.monotonic() + 20)
+        error_of(calls.Route(other._caller).once, "UploadGraph", first_half, time.monotonic() + 20)
         monkeypatch.setattr(client.zstandard, "ZstdCompressor", packed)
         assert ask(PlannerClient(relay.address), graph).source == "computed"
         assert relay.cut == 1

@@ -47,11 +47,6 @@ class Caller:
         self._met_others = False  # somebody answered at a line that is dropped
         self._names: dict[str, tuple[float, list[Server]]] = {}  # when each was looked up, and what it stood for
 
-    def route(self, about: str = _MINE, meets: bool = False) -> Route:
-        """For one call, and those that belong to it. Who asks about the same thing comes to the same planner while it lives.
-        `meets`: and waits there for others, so it follows them."""
-        return Route(self, about, meets)
-
     def lines(self, about: str, patience: float, names_hold: float = _NAMES_HOLD) -> list[Line]:
         """In the order of addresses.py, within `patience` seconds whatever the resolver does. Lines of planners that a name stands for no
         more are dropped: gRPC closes the channel with the last call on it."""
@@ -100,13 +95,14 @@ class Caller:
 
 
 class Route:
-    """Which planner a call is made to, and which one after that. For one thread.
+    """Which planner a call is made to, and those that belong to it, and which one after that. For one thread. Who asks about the same
+    thing comes to the same planner while it lives. `meets`: and waits there for others, so it follows them.
 
     A planner that drains or is gone is left at once for the next one, and asked again later: at first after a second or what it
     said itself. Where `meets`, a call that waits elsewhere goes back as soon as an earlier one is there again: that is
     where others will come."""
 
-    def __init__(self, caller: Caller, about: str, meets: bool):
+    def __init__(self, caller: Caller, about: str = _MINE, meets: bool = False):
         self._caller = caller
         self._about = about
         self._meets = meets

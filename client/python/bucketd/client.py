@@ -69,7 +69,7 @@ class PlannerClient:
 
     def capabilities(self, deadline: float = DEFAULT_DEADLINE) -> Capabilities:
         """What the service offers. PlannerError CLIENT_TOO_OLD or PROTOCOL where it and this client cannot talk."""
-        return self._capabilities_until(time.monotonic() + deadline, self._caller.route())
+        return self._capabilities_until(time.monotonic() + deadline, Route(self._caller))
 
     def get_plan(self, graph: graph_pb2.Graph | Callable[[], graph_pb2.Graph], digest: bytes, mesh: planner_pb2.Mesh | None = None,
                  options: planner_pb2.PlanOptions | None = None, deadline: float = DEFAULT_DEADLINE,
@@ -83,7 +83,7 @@ class PlannerClient:
         begin = time.monotonic()
         until = begin + deadline
         about = f"graph/{digest.hex()}" if job is None else f"job/{self.tenant}/{job.id}"
-        route = self._caller.route(about, meets=job is not None)
+        route = Route(self._caller, about, meets=job is not None)
         request = planner_pb2.GetPlanRequest(
             tenant=self.tenant, graph_digest=digest, mesh=mesh, options=options, client_version=CLIENT_VERSION,
             cached_only=cached_only, job=job)
@@ -139,7 +139,7 @@ class PlannerClient:
     def release_job(self, job_id: str, deadline: float = 30.0) -> int:
         """Lets go of the plans that are pinned for a job; their number."""
         request = planner_pb2.ReleaseJobRequest(tenant=self.tenant, job_id=job_id)
-        route = self._caller.route(f"job/{self.tenant}/{job_id}")
+        route = Route(self._caller, f"job/{self.tenant}/{job_id}")
         return route.call("ReleaseJob", request, time.monotonic() + deadline).released
 
     def rendezvous(self, group: str, rank: int, size: int, endpoint: str, agrees: bytes,
@@ -148,7 +148,7 @@ class PlannerClient:
         PlannerError RANKS_MISSING, or RENDEZVOUS_DIFFERS where one has another size or other `agrees`."""
         request = agent_pb2.RendezvousRequest(
             tenant=self.tenant, group=group, rank=rank, size=size, endpoint=endpoint, agrees=agrees)
-        route = self._caller.route(f"group/{self.tenant}/{group}", meets=True)
+        route = Route(self._caller, f"group/{self.tenant}/{group}", meets=True)
         return route.call("Rendezvous", request, time.monotonic() + deadline)
 
     # -- calls
