@@ -13,6 +13,7 @@ from ._wire.proto import agent_pb2, graph_pb2, planner_pb2
 from .calls import CONNECT_TIMEOUT, Caller, Route, gone
 from .errors import PlannerError
 from .tls import Tls
+from .wire import FORMAT_VERSION
 
 try:
     import zstandard
@@ -20,7 +21,6 @@ except ImportError:  # graphs then travel as they are
     zstandard = None
 
 CLIENT_VERSION = "0.1.0"
-GRAPH_FORMAT_VERSION = 1
 
 DEFAULT_DEADLINE = 300.0  # seconds, for everything that one get_plan does
 _UPLOADS = 4  # rounds of "upload it, ask again" before this is an error
@@ -208,10 +208,10 @@ class PlannerClient:
             raise PlannerError(
                 "CLIENT_TOO_OLD", f"{route.target} (version {answer.server_version}) wants clients of version "
                 f"{answer.min_client_version} or later, this is {CLIENT_VERSION}")
-        if answer.graph_format_version != GRAPH_FORMAT_VERSION:
+        if answer.graph_format_version != FORMAT_VERSION:
             raise PlannerError(
                 "PROTOCOL", f"{route.target} reads graphs of format {answer.graph_format_version}, this client writes "
-                f"{GRAPH_FORMAT_VERSION}")
+                f"{FORMAT_VERSION}")
         capabilities = route.capabilities = Capabilities(
             answer.server_version, answer.planner_version, tuple(answer.modes), tuple(answer.cost_profiles),
             answer.max_inline_graph_bytes, answer.max_graph_bytes, answer.max_chunk_bytes,
