@@ -174,6 +174,6 @@ def _bytes(lowered: Lowered, kernel: Kernel) -> int:
         return total + sum(min(count * lowered.items[buffer], lowered.bytes[buffer]) for buffer in loop.writes)
     inside = set(kernel.loops)
     written = {buffer for loop in loops for buffer in loop.writes}
-    kept = {b for b in written if b in lowered.outputs or not lowered.readers.get(b, set()) <= inside or kernel.is_call}
+    kept = {b for b in written if b in lowered.outputs or not inside.issuperset(lowered.readers.get(b, ())) or kernel.is_call}
     read = {buffer for loop in loops for buffer in loop.reads} - (written - kept)
     return sum(lowered.bytes[buffer] for buffer in kept | read)

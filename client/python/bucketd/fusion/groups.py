@@ -52,10 +52,6 @@ class _Grouping:
         self.of = list(range(len(self.kernels)))  # loop -> kernel that it is in
         self.writer = {buffer: number for number, loop in enumerate(lowered.loops) for buffer in loop.writes}
         self.largest = max(lowered.bytes.values(), default=0)
-        self.readers: dict[int, list[int]] = {}
-        for number, loop in enumerate(lowered.loops):
-            for buffer in loop.reads:
-                self.readers.setdefault(buffer, []).append(number)
 
     def kernel(self, number: int, loop: Loop) -> Kernel:
         reads = {(buffer, access): self.lowered.bytes[buffer] for buffer, found in loop.reads.items() for access in found}
@@ -91,7 +87,7 @@ class _Grouping:
     def pairs(self) -> list[tuple[tuple, int, int]]:
         found: dict[tuple[int, int], tuple] = {}
         for buffer in self.lowered.bytes:
-            touching = ([self.writer[buffer]] if buffer in self.writer else []) + self.readers.get(buffer, [])
+            touching = ([self.writer[buffer]] if buffer in self.writer else []) + self.lowered.readers.get(buffer, [])
             kernels = list(dict.fromkeys(self.of[n] for n in touching if not self.at(n).is_call))
             for place, one in enumerate(kernels):
                 for two in kernels[place + 1 : place + 1 + _WINDOW]:
@@ -136,7 +132,7 @@ class _Grouping:
 
     def alone(self, kernel: Kernel) -> set[tuple[int, int]]:
         """(bytes of an element, elements) of the buffers that only this kernel reads, but for the graph's inputs."""
-        items, outputs, readers = self.lowered.items, self.lowered.outputs, self.readers
+        items, outputs, readers = self.lowered.items, self.lowered.outputs, self.lowered.readers
         return {
             (items[buffer], self.lowered.bytes[buffer] // max(items[buffer], 1))
             for buffer, _ in kernel.reads

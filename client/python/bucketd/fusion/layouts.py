@@ -92,11 +92,7 @@ class Layouts(Buffers):
         return value if read is None or _is_in_order(value, read, range(len(read) - 1, -1, -1)) else self.computed(value)
 
     def computed(self, value: Value) -> Value:
-        storage, strides = value.storage, contiguous(value.shape)
-        copy = Storage(storage.node, Tensor(storage.dtype, value.shape, strides))
-        copy.reads, copy.parts = dict.fromkeys(self.seen(value, value.shape)), storage.parts
-        self.realize(copy, strides)
-        return Value(copy, copy.shape, copy.strides)
+        return self.copied(value.storage.node, value, contiguous(value.shape))
 
     def with_channels_last(self, number: int, value: Value) -> Value:
         """What a convolution of images reads: a copy, where channels are not the innermost."""

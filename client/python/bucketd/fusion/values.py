@@ -85,7 +85,7 @@ class Lowered:
     bytes: dict[int, int]  # of each buffer
     items: dict[int, int]  # bytes of one element
     outputs: set[int]  # buffers that leave the graph
-    readers: dict[int, set[int]]  # of each buffer, loops by position
+    readers: dict[int, list[int]]  # of each buffer, loops by position
 
 
 class Buffers:
@@ -115,10 +115,10 @@ class Buffers:
                 needed.update(loop.reads)
                 kept.append(loop)
         kept.reverse()
-        readers: dict[int, set[int]] = {}
+        readers: dict[int, list[int]] = {}
         for place, loop in enumerate(kept):
             for buffer in loop.reads:
-                readers.setdefault(buffer, set()).add(place)
+                readers.setdefault(buffer, []).append(place)
         return Lowered(kept, self.bytes, self.items, outputs, readers)
 
     def buffer(self, storage: Storage) -> int:
