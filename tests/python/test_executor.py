@@ -16,7 +16,7 @@ from bucketd.agreement import Agreement
 from bucketd.client import PlannerClient
 from bucketd.errors import ExecutorError
 from bucketd.graph import CollectiveKind, DType, ReduceOp
-from bucketd.on_device import meeting_place
+from bucketd.on_device import Host
 
 WORLD = 4
 TIMEOUT = 20.0  # seconds of a bucket
@@ -110,7 +110,7 @@ def places(store, address, plans):
         client = PlannerClient(address) if address else None
         try:
             # The folder lives as long as the agreement.
-            return agreement, *meeting_place("0/fw", agreement, 20.0, client, plans[rank])
+            return agreement, *Host().meeting_place("0/fw", agreement, 20.0, client, plans[rank])
         except ExecutorError as error:
             return agreement, "", str(error)
 
@@ -146,11 +146,11 @@ def test_what_killed_runs_left_is_removed_and_what_is_in_use_stays(monkeypatch, 
     killed.mkdir()
     (killed / "lock").touch()
     first = Agreement(None, 0, [0])
-    in_use, _ = meeting_place("0/fw", first, 1.0, None, b"")
+    in_use, _ = Host().meeting_place("0/fw", first, 1.0, None, b"")
     for folder in (killed, in_use):
         os.utime(folder, (0, 0))
     second = Agreement(None, 0, [0])
-    new, _ = meeting_place("0/bw", second, 1.0, None, b"")
+    new, _ = Host().meeting_place("0/bw", second, 1.0, None, b"")
     assert {str(folder) for folder in tmp_path.iterdir()} == {in_use, new}
     del first, second
     assert not list(tmp_path.iterdir())

@@ -73,7 +73,37 @@ class Host:
         return resident()
 
     def meeting_place(self, scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
-        return meeting_place(scope, agreement, timeout, planner, plan)
+        """A folder of this user alone, and a secret. The leader makes the folder, and the others hear of it through the store;
+        the secret is the planner's, for whoever holds the same plan. Without a planner it comes through the store as well:
+        who reads that reads the secret, and still has to be this user on this host to get to the ring."""
+        if agreement.store is None:
+            return _new_place(agreement)["folder"], secrets.token_hex(32)
+        key = f"{scope}/executor"
+        agreement.store.set(f"{key}/{agreement.rank}", node_identity())
+        if agreement.leader:
+            nodes = {await_key(agreement.store, f"{key}/{rank}", timeout, f"rank {rank} opened no executor", ExecutorError)
+                     for rank in agreement.ranks}
+            if len(nodes) > 1:
+                found = {"error": f"the ranks run on {len(nodes)} hosts; on the CPU the executor serves one"}
+            else:
+                found = _new_place(agreement)
+                if planner is None:
+                    found["token"] = secrets.token_hex(32)
+            agreement.store.set(key, json.dumps(found))
+        else:
+            found = json.loads(await_key(
+                agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError))
+        if "error" in found:
+            raise ExecutorError(found["error"])
+        if planner is None:
+            return found["folder"], found["token"]
+        try:
+            met = planner.rendezvous(
+                f"executor/{found['group']}", agreement.ranks.index(agreement.rank), len(agreement.ranks),
+                f"unix:{found['folder']}", plan, timeout)
+        except PlannerError as error:
+            raise ExecutorError(f"no secret from the planner: {error}") from error
+        return found["folder"], met.token.hex()
 
 
 class Gpu:
@@ -163,40 +193,6 @@ def _want_one_order() -> None:
     may wait for each other."""
     log.warning("bucketd: %s=1 is not set (NCCL 2.26 or newer has it): collectives that torch.distributed runs beside the executor's "
                 "buckets may hang the job; set it on all ranks before they start", _ORDER)
-
-
-def meeting_place(scope: str, agreement, timeout: float, planner, plan: bytes) -> tuple[str, str]:
-    """A folder of this user alone, and a secret. The leader makes the folder, and the others hear of it through the store;
-    the secret is the planner's, for whoever holds the same plan. Without a planner it comes through the store as well:
-    who reads that reads the secret, and still has to be this user on this host to get to the ring."""
-    if agreement.store is None:
-        return _new_place(agreement)["folder"], secrets.token_hex(32)
-    key = f"{scope}/executor"
-    agreement.store.set(f"{key}/{agreement.rank}", node_identity())
-    if agreement.leader:
-        nodes = {await_key(agreement.store, f"{key}/{rank}", timeout, f"rank {rank} opened no executor", ExecutorError)
-                 for rank in agreement.ranks}
-        if len(nodes) > 1:
-            found = {"error": f"the ranks run on {len(nodes)} hosts; on the CPU the executor serves one"}
-        else:
-            found = _new_place(agreement)
-            if planner is None:
-                found["token"] = secrets.token_hex(32)
-        agreement.store.set(key, json.dumps(found))
-    else:
-        found = json.loads(await_key(
-            agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError))
-    if "error" in found:
-        raise ExecutorError(found["error"])
-    if planner is None:
-        return found["folder"], found["token"]
-    try:
-        met = planner.rendezvous(
-            f"executor/{found['group']}", agreement.ranks.index(agreement.rank), len(agreement.ranks),
-            f"unix:{found['folder']}", plan, timeout)
-    except PlannerError as error:
-        raise ExecutorError(f"no secret from the planner: {error}") from error
-    return found["folder"], met.token.hex()
 
 
 def _new_place(agreement) -> dict[str, str]:
