@@ -18,11 +18,13 @@ from .tls import Tls
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_FALLBACKS = ("error", "unplanned")
-_EMBEDDED = (None, "rank0")
-_EXECUTORS = ("", "bucketd")
-_MODES = ("auto", "transformer_block", "manual", "greedy", "overlap", "none")
-_NUMERICS = ("eager_order", "exact", "free")
+_KNOWN = {
+    "mode": ("auto", "transformer_block", "manual", "greedy", "overlap", "none"),
+    "fallback": ("error", "unplanned"),
+    "embedded": (None, "rank0"),
+    "numerics": ("eager_order", "exact", "free"),
+    "executor": ("", "bucketd"),
+}
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
@@ -145,11 +147,9 @@ class Settings:
         return cls(**{**given, "job": resolve(settings.get("job"))})
 
     def __post_init__(self):
-        _one_of("mode", self.mode, _MODES)
-        _one_of("fallback", self.fallback, _FALLBACKS)
-        _one_of("embedded", self.embedded, _EMBEDDED)
-        _one_of("numerics", self.numerics, _NUMERICS)
-        _one_of("executor", self.executor, _EXECUTORS)
+        for name, known in _KNOWN.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, known))}")
         if self.agent and not self.executor:
             raise ValueError('agent= hears of buckets that executor="bucketd" runs; torch.distributed reports none')
         for name in ("address", "cost_profile", "buckets", "reorder", "comm_backend", "tenant"):
@@ -254,8 +254,3 @@ def _seconds(name: str, value) -> None:
 def _count(name: str, value) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32):
         raise ValueError(f"{name}={value!r}: expected a number of buckets, 0 or more")
-
-
-def _one_of(name: str, value, known) -> None:
-    if value not in known:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, known))}")
