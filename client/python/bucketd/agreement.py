@@ -82,7 +82,7 @@ class Agreement:
 
     def _is_over(self, scope: str) -> bool:
         """Whether ranks went on from there: who was there last is late, at most."""
-        key = _key(scope, "verdict")
+        key = f"{scope}/verdict"
         return self.store.check([key]) and json.loads(self.store.get(key))["outcome"] != "error"
 
     def agree(self, scope: str, record: dict) -> Verdict:
@@ -128,19 +128,19 @@ class Agreement:
         if self.store is None:
             return self._obey(scope, self._judge({self.rank: post}), error)
         try:
-            self.store.set(_key(scope, self.rank), json.dumps(post))
+            self.store.set(f"{scope}/{self.rank}", json.dumps(post))
             if self.leader:
                 verdict = self._collect(scope, post)
                 self._announce(scope, verdict)
             elif error is not None and not _may_fall_back(post):
-                verdict = self._read(_key(scope, "verdict"), time.monotonic() + _LINGER)
+                verdict = self._read(f"{scope}/verdict", time.monotonic() + _LINGER)
                 if verdict is not None and verdict["why"] == f"rank {self.ranks[0]}: {post['failure']}":
                     quiet.in_a_line(error, self.ranks[0])
-                self.store.set(_key(scope, f"{self.rank}/heard"), "")
+                self.store.set(f"{scope}/{self.rank}/heard", "")
                 raise error
             else:
                 verdict = self._await_verdict(scope)
-                self.store.set(_key(scope, f"{self.rank}/heard"), "")
+                self.store.set(f"{scope}/{self.rank}/heard", "")
         except InterruptedRank:
             if self.leader:
                 time.sleep(_STAY)
@@ -172,7 +172,7 @@ class Agreement:
         until = time.monotonic() + self.deadline
         posts = {}
         for rank in self.ranks:
-            posts[rank] = own if rank == self.rank else self._read(_key(scope, rank), until)
+            posts[rank] = own if rank == self.rank else self._read(f"{scope}/{rank}", until)
             if posts[rank] is None:
                 return {"outcome": "error", "why": self._missing(scope)}
             if "failure" in posts[rank] and not _may_fall_back(posts[rank]):
@@ -191,22 +191,22 @@ class Agreement:
         return {"outcome": "error" if why else "same", "why": why}
 
     def _announce(self, scope: str, verdict: dict) -> None:
-        self.store.set(_key(scope, "verdict"), json.dumps(verdict))
+        self.store.set(f"{scope}/verdict", json.dumps(verdict))
         if verdict["outcome"] != "error" or len(self.ranks) == 1:
             return
-        heard = [_key(scope, f"{rank}/heard") for rank in self.ranks if rank != self.rank]
+        heard = [f"{scope}/{rank}/heard" for rank in self.ranks if rank != self.rank]
         with contextlib.suppress(Exception):  # somebody is late or gone; the verdict stands
             wait_for(self.store, heard, time.monotonic() + _LINGER)
 
     def _missing(self, scope: str) -> str:
-        silent = [r for r in self.ranks if not self.store.check([_key(scope, r)])]
+        silent = [r for r in self.ranks if not self.store.check([f"{scope}/{r}"])]
         shown = ranks_text(silent[:_MISSING_SHOWN]) + (" ..." if len(silent) > _MISSING_SHOWN else "")
         return f"no word from {shown} within {self.deadline:g} s (deadline= is half of that){self.apart()}"
 
     # -- the others
 
     def _await_verdict(self, scope: str) -> dict:
-        verdict = self._read(_key(scope, "verdict"), time.monotonic() + self.deadline + _GRACE)
+        verdict = self._read(f"{scope}/verdict", time.monotonic() + self.deadline + _GRACE)
         if verdict is None:
             raise AgreementError(
                 f"{scope}: no verdict from rank {self.ranks[0]} within {self.deadline + _GRACE:g} s; "
@@ -267,10 +267,6 @@ def spans_text(ranks) -> str:
 def _ranks_of(spans: str) -> list[int]:
     ends = ([int(end) for end in span.split("-")] for span in spans.split(", "))
     return [rank for first, *last in ends for rank in range(first, (last or [first])[0] + 1)]
-
-
-def _key(scope: str, what) -> str:
-    return f"{scope}/{what}"
 
 
 def alone() -> bool:
