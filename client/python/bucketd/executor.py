@@ -56,9 +56,11 @@ class Runner:
         self.refused: dict[int, str] = {}  # bucket -> why, for people
         if plan.buckets:
             library.check_device(self._device.index)
-        for k in range(len(plan.buckets)):
+        for k, bucket in enumerate(plan.buckets):
             spec = self._spec(k, 0)
-            if why := library.refuses(self._device.index, spec, plan.buckets[k].group_size) or self._other_sums(k, spec):
+            why = library.refuses(self._device.index, spec, bucket.group_size) or gloo_sums.why_other(
+                plan, bucket, spec.counts[:spec.members], ITEM_SIZE[spec.dtype])
+            if why:
                 self.refused[k] = f"{self._name(k)}: {why}"
         # Bucket -> what the library calls it.
         self.ours = {k: at for at, k in enumerate(k for k in range(len(plan.buckets)) if k not in self.refused)}
@@ -141,9 +143,6 @@ class Runner:
             self._device.settle()
             library.call(library.load().bucket_executor_health, self._handle, what=self._opened[0])
 
-    def _other_sums(self, k: int, spec: library.BucketSpec) -> str:
-        return gloo_sums.why_other(self.plan, self.plan.buckets[k], spec.counts[:spec.members], ITEM_SIZE[spec.dtype])
-
     def _name(self, bucket: int) -> str:
         return f"bucket {bucket} ({self.plan.buckets[bucket].name})"
 
@@ -181,7 +180,8 @@ class Runner:
         scope, options, arena, _ = self._opened
         self._handle = hearing_signals(lambda _: library.call(library.load().bucket_executor_open, ctypes.byref(options), what=scope))
         self._closing = weakref.finalize(self, _close, self._handle, os.getpid(), scope, [self._device, arena, self._under_way])
-        _settle_at_exit(self._device)
+        _devices.add(self._device)
+        _once_at_exit(_settle)  # behind weakref.finalize's own function, and so called before it
         if self._telemetry is not None:
             self._telemetry.report(self._handle, options, self._part, self.plan, list(self.ours))
 
@@ -238,23 +238,12 @@ class Runner:
 
 
 _left: list = []  # what an executor that did not end may still use
-
-
 _devices = weakref.WeakSet()  # of executors that are open
-
-
-def _settle_at_exit(device) -> None:
-    """What runs yet when the process ends may be what a peer waits for: it ends before the executors are closed."""
-    _devices.add(device)
-    _register_settle()
-
-
-@functools.cache
-def _register_settle() -> None:
-    atexit.register(_settle)  # behind weakref.finalize's own function, and so called before it
+_once_at_exit = functools.cache(atexit.register)
 
 
 def _settle() -> None:
+    """What runs yet when the process ends may be what a peer waits for: it ends before the executors are closed."""
     for device in list(_devices):
         with contextlib.suppress(Exception):  # the close will tell what is wrong
             device.settle()
