@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,9 +87,6 @@ class CaptureContext:
             self.meshes.add(getattr(value, "device_mesh", None))
         elif type(value).__name__ == "DeviceMesh":
             self.meshes.add(value)
-
-    def parameters(self) -> Iterator[InputInfo]:
-        return (info for info in self.inputs if info.role == Role.PARAMETER)
 
 
 def _plain(prefix: str) -> str:

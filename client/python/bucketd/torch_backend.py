@@ -131,7 +131,7 @@ class Backend:
     def _order(self, context: CaptureContext) -> list[str]:
         """Of eager's parameters. Blocks of a model that are compiled alone have names of their own, and an order of their own."""
         order = self.parameter_order
-        names = [info.parameter for info in context.parameters()]
+        names = [info.parameter for info in context.inputs if info.role == Role.PARAMETER]
         if order is not None and not (order and names and set(names).isdisjoint(order)):
             return order
         own = _registration_order(context)
