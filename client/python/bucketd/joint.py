@@ -32,7 +32,7 @@ from .session import Planned, Session
 from .settings import SettingsArgs
 from .step_context import CaptureContext, InputInfo, base_descriptor, clean
 from .tags import described_slots, flatten
-from .torch_backend import has_collectives, named_settings, parameter_names
+from .torch_backend import aot_eager, has_collectives, named_settings, parameter_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -188,13 +188,10 @@ def _split_step(model, example_inputs, loss_fn, reshard, plan):
         forward_first(module)
         return default_partition(module, *args, **kwargs)
 
-    def compiler(gm, _inputs):
-        return boxed(gm)
-
     with contextlib.ExitStack() as stack:
         traced = _export(stack, model, example_inputs, loss_fn)
         call = aot_compile_joint_with_descriptors(
-            traced, partition_fn=partition, fw_compiler=compiler, bw_compiler=compiler)
+            traced, partition_fn=partition, fw_compiler=aot_eager, bw_compiler=aot_eager)
     parameters, buffers = as_traced.Tensors(model, "parameter"), as_traced.Tensors(model, "buffer")
     traced_for = as_traced.Inputs(tuple(example_inputs))
 

@@ -79,11 +79,11 @@ def backend(
     session = Session(named_settings(model, settings))
     # Whoever else gets to see a planned graph may run it as it is.
     recompile = compiler not in ("aot_eager", INDUCTOR) or tuple(passes) != (PLAN,) or on_plan is not None
-    compiler = _as_it_is if compiler == "aot_eager" else compiler
+    compiler = aot_eager if compiler == "aot_eager" else compiler
     return Backend(session, parameter_names(model, param_order), on_plan, compiler, tuple(passes), partitioner, recompile)
 
 
-def _as_it_is(gm: fx.GraphModule, _inputs: Sequence[object]) -> Callable:
+def aot_eager(gm: fx.GraphModule, _inputs: Sequence[object]) -> Callable:
     return boxed(gm)
 
 
@@ -134,7 +134,8 @@ class Backend:
         names = [info.parameter for info in context.inputs if info.role == Role.PARAMETER]
         if order is not None and not (order and names and set(names).isdisjoint(order)):
             return order
-        own = _registration_order(context)
+        module = _traced_module(context.model_prefixes)
+        own = parameter_order(module) if module is not None else []
         if order and not own:
             self._warn("bucketd: a graph has none of the parameters that model= and param_order= name (%s, ...), but others (%s, ...): "
                        "sums of their gradients keep the graph's order, which need not be eager's", order[0], names[0])
@@ -321,12 +322,6 @@ def parameter_names(model: torch.nn.Module | None, param_order: Sequence[str] | 
     return parameter_order(model) if model is not None else None
 
 
-def _registration_order(context) -> list[str]:
-    """Of the module that is being compiled: the one whose forward Dynamo traces, if all parameters hang on it."""
-    module = _traced_module(context.model_prefixes)
-    return parameter_order(module) if module is not None else []
-
-
 def _wrapper(module: torch.nn.Module | None) -> str | None:
     """Who communicates for the module that is being compiled, from its hooks."""
     from torch.distributed.fsdp import FSDPModule
@@ -339,6 +334,7 @@ def _wrapper(module: torch.nn.Module | None) -> str | None:
 
 
 def _traced_module(prefixes):
+    """The module that is being compiled: the one whose forward Dynamo traces, if all parameters hang on it."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     if len(prefixes) != 1:
