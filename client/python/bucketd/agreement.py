@@ -269,18 +269,22 @@ def _ranks_of(spans: str) -> list[int]:
     return [rank for first, *last in ends for rank in range(first, (last or [first])[0] + 1)]
 
 
-def alone() -> bool:
-    """Whether torch.distributed's groups are fake: this process stands for all their ranks."""
+def distributed():
+    """torch.distributed, where it is initialized; else None."""
     import torch.distributed as dist
 
-    return "fake" in dist.get_backend()
+    return dist if dist.is_available() and dist.is_initialized() else None
+
+
+def alone() -> bool:
+    """Whether torch.distributed's groups are fake: this process stands for all their ranks."""
+    return "fake" in distributed().get_backend()
 
 
 def job_store(prefix: str):
     """A connection of our own to the job's key-value store, or None where there is nobody to meet."""
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized() or alone():
+    dist = distributed()
+    if dist is None or alone():
         return None
     return dist.PrefixStore(prefix, own_connection(dist.distributed_c10d._get_default_store()))
 

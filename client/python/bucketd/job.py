@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ._wire.proto import planner_pb2
-from .agreement import alone
+from .agreement import alone, distributed
 from .client import PlannerClient
 from .tls import Tls
 
@@ -83,12 +83,8 @@ def release(job: Job | Literal["torchrun", True], address: str, tenant: str = ""
 def rank_and_world() -> tuple[int, int]:
     """Of this process, as torch.distributed says, or else the launcher's RANK and WORLD_SIZE; (0, 1) if nobody does, and where
     groups are fake."""
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        if alone():
-            return 0, 1
-        return dist.get_rank(), dist.get_world_size()
+    if (dist := distributed()) is not None:
+        return (0, 1) if alone() else (dist.get_rank(), dist.get_world_size())
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
         return int(rank), int(world)

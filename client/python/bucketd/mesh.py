@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .agreement import spans_text
+from .agreement import distributed, spans_text
 from .graph import Group, MeshDim, RawGraph
 
 if TYPE_CHECKING:  # an executor runs where protobuf is not
@@ -113,9 +113,8 @@ class GroupRoles:
 def creation_order() -> dict[str, int]:
     """When this process became a member of its groups, by their names: in the order that all members of one share, since
     they make it together. Empty without torch.distributed."""
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
+    dist = distributed()
+    if dist is None:
         return {}
     return {name: number for number, name in enumerate(dist.distributed_c10d._world.pg_names.values())}
 
@@ -136,22 +135,19 @@ def identities(groups: Sequence[Group]) -> dict[str, str]:
 
 def group_ranks(group_name: str) -> tuple[int, ...]:
     """Global ranks of a process group of this process, or of its twin, by name; empty where there is none of that name."""
-    import torch.distributed as dist
-    from torch.distributed import distributed_c10d as c10d
-
-    if not dist.is_available() or not dist.is_initialized():
+    dist = distributed()
+    if dist is None:
         return ()
     try:
-        group = c10d._resolve_process_group(group_name.removesuffix(TWIN))
+        group = dist.distributed_c10d._resolve_process_group(group_name.removesuffix(TWIN))
         return tuple(dist.get_process_group_ranks(group))
     except (RuntimeError, ValueError, KeyError):
         return ()
 
 
 def world_size() -> int:
-    import torch.distributed as dist
-
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    dist = distributed()
+    return dist.get_world_size() if dist is not None else 1
 
 
 def ranks_per_node() -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import needs_torchtitan
+from .agreement import distributed
 from .errors import BucketdError, GraphRefused
 from .graph import Role
 from .session import Planned, Session
@@ -229,9 +230,8 @@ def _check(trainer: GraphTrainer) -> None:
 
 
 def _warn(text: str) -> None:
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized() or dist.get_rank() == 0:
+    dist = distributed()
+    if dist is None or dist.get_rank() == 0:
         log.warning("bucketd: %s", text)
 
 
