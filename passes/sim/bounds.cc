@@ -3,6 +3,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
+#include "passes/base/index.h"
 #include "passes/base/int128.h"
 #include "passes/ir/bucket_key.h"
 #include "passes/sim/machine.h"
@@ -20,13 +21,6 @@ struct Wire {
   int64_t busy_ps = 0;
 };
 
-void AddToWire(const Collective& c, int64_t alpha_ps, const Job& job, Wire& wire) {
-  wire.jobs.push_back(job);
-  wire.busy_ps += job.work;
-  // Whatever is bucketed, each kind of bucket costs its latency once.
-  if (wire.keys.insert(BucketKey::Of(c)).second) wire.busy_ps += alpha_ps;
-}
-
 // Whether `n`, which reads `x`, comes behind its end. What reads a collective beside its wait comes
 // behind its launch alone.
 bool ComesBehind(const Graph& graph, NodeId n, NodeId x) {
@@ -37,32 +31,33 @@ bool ComesBehind(const Graph& graph, NodeId n, NodeId x) {
 }  // namespace
 
 int64_t LowerBoundPs(const Graph& graph, const Costs& costs) {
-  const size_t size = static_cast<size_t>(graph.size());
-  std::vector<int64_t> head(size, 0), tail(size, 0);
+  std::vector<int64_t> head(Index(graph.size()), 0), tail(head);
   for (NodeId n = 0; n < graph.size(); ++n) {
     for (const NodeId x : graph.inputs(n)) {
-      int64_t& h = head[static_cast<size_t>(n)];
       const int64_t own_ps = ComesBehind(graph, n, x) ? costs.node_ps(x) : 0;
-      h = std::max(h, head[static_cast<size_t>(x)] + own_ps);
+      head[Index(n)] = std::max(head[Index(n)], head[Index(x)] + own_ps);
     }
   }
   for (NodeId n = graph.size(); n-- > 0;) {
     for (const NodeId x : graph.inputs(n)) {
       if (!ComesBehind(graph, n, x)) continue;
-      int64_t& t = tail[static_cast<size_t>(x)];
-      t = std::max(t, tail[static_cast<size_t>(n)] + costs.node_ps(n));
+      tail[Index(x)] = std::max(tail[Index(x)], tail[Index(n)] + costs.node_ps(n));
     }
   }
   std::vector<Job> compute;
   std::vector<Wire> wires(graph.groups().size());
   int64_t compute_ps = 0;
   for (NodeId n = 0; n < graph.size(); ++n) {
-    Job job{head[static_cast<size_t>(n)], costs.node_ps(n), tail[static_cast<size_t>(n)]};
+    Job job{head[Index(n)], costs.node_ps(n), tail[Index(n)]};
     if (graph.kind(n) == NodeKind::kCollective) {
       const CollectiveId c = graph.collective_of(n);
-      job.work -= costs.AlphaPs(c);
-      const Collective& collective = graph.collective(c);
-      AddToWire(collective, costs.AlphaPs(c), job, wires[static_cast<size_t>(collective.group)]);
+      const int64_t alpha_ps = costs.AlphaPs(c);
+      job.work -= alpha_ps;
+      Wire& wire = wires[Index(graph.collective(c).group)];
+      wire.jobs.push_back(job);
+      wire.busy_ps += job.work;
+      // Whatever is bucketed, each kind of bucket costs its latency once.
+      if (wire.keys.insert(BucketKey::Of(graph.collective(c))).second) wire.busy_ps += alpha_ps;
     } else {
       compute.push_back(job);
       compute_ps += job.work;

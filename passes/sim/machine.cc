@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <deque>
 #include <queue>
-#include <tuple>
 #include <utility>
 
 namespace bucketd::internal {
 
 int64_t OneMachine(std::vector<Job> jobs) {
   std::erase_if(jobs, [](const Job& j) { return j.work <= 0; });
-  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
-    return std::tie(a.head, a.work, a.tail) < std::tie(b.head, b.work, b.tail);
-  });
+  std::sort(jobs.begin(), jobs.end());
   const auto shorter_tail = [](const Job& a, const Job& b) { return a.tail < b.tail; };
   std::priority_queue<Job, std::vector<Job>, decltype(shorter_tail)> ready(shorter_tail);
   int64_t now = 0;
@@ -67,9 +64,7 @@ int64_t EndOfBatches(const std::vector<std::pair<int64_t, int64_t>>& release_wor
 // later than that length before the end.
 int64_t BatchesBeforeTails(std::vector<Job> jobs, int64_t setup) {
   constexpr size_t kLengths = 16;
-  std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
-    return std::tie(a.head, a.work, a.tail) < std::tie(b.head, b.work, b.tail);
-  });
+  std::sort(jobs.begin(), jobs.end());
   std::vector<int64_t> tails;
   for (const Job& job : jobs) tails.push_back(job.tail);
   std::sort(tails.begin(), tails.end());

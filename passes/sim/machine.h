@@ -1,6 +1,7 @@
 // Bounds for one machine that runs jobs one at a time: what the lower bounds are made of.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,6 +11,7 @@ namespace bucketd::internal {
 // Cannot begin before `head`, takes `work`, and `tail` passes after its end.
 struct Job {
   int64_t head = 0, work = 0, tail = 0;
+  friend auto operator<=>(const Job&, const Job&) = default;
 };
 
 // Jackson's preemptive bound: always run the released job with the longest tail. No schedule of
