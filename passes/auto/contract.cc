@@ -11,7 +11,6 @@
 #include "passes/pass/numerics.h"
 #include "passes/pass/payload_order.h"
 #include "passes/plan/storage.h"
-#include "passes/sim/bucket_costs.h"
 
 namespace bucketd::search {
 namespace {
@@ -228,8 +227,8 @@ class Contraction {
       t.group = c.group;
       t.kind = c.kind;
       t.bytes = c.bytes;
-      t.out_bytes = internal::FirstOutputBytes(graph_, c.start);
-      t.in_bytes = internal::FirstOutputBytes(graph_, graph_.inputs(c.start)[0]);
+      t.out_bytes = graph_.outputs(c.start)[0].bytes;
+      t.in_bytes = graph_.outputs(graph_.inputs(c.start)[0])[0].bytes;
       t.alpha_ps = context_.costs.AlphaPs(id);
       t.wire_ps = context_.costs.node_ps(c.start) - t.alpha_ps;
       t.payload_rank = ranks[i];

@@ -5,18 +5,9 @@
 
 namespace bucketd::internal {
 
-int64_t FirstOutputBytes(const Graph& graph, NodeId n) {
-  const absl::Span<const TensorType> outputs = graph.outputs(n);
-  return outputs.empty() ? 0 : outputs.front().bytes;
-}
-
 BucketCosts CostsOf(const BucketParts& parts, BucketMode mode, CopyStream copies,
                     const Costs& costs) {
-  BucketCosts result;
-  result.kind = parts.kind;
-  result.group = parts.group;
-  result.in_bytes = parts.in_bytes;
-  result.out_bytes = parts.out_bytes;
+  BucketCosts result{parts};
   const bool packed = mode == BucketMode::kPacked;
   result.copies_on_comm = packed && copies == CopyStream::kComm;
   result.copies_on_compute = packed && !result.copies_on_comm;
@@ -38,9 +29,9 @@ BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs
   parts.group = graph.collective(parts.first).group;
   for (const NodeId member : bucket.members) {
     parts.message_bytes += graph.collective(graph.collective_of(member)).bytes;
-    parts.out_bytes += FirstOutputBytes(graph, member);
-    const absl::Span<const NodeId> inputs = graph.inputs(member);
-    if (!inputs.empty()) parts.in_bytes += FirstOutputBytes(graph, inputs.front());
+    // Every collective has one output, and its input is one tensor.
+    parts.out_bytes += graph.outputs(member)[0].bytes;
+    parts.in_bytes += graph.outputs(graph.inputs(member)[0])[0].bytes;
   }
   return CostsOf(parts, bucket.mode, bucket.copies, costs);
 }

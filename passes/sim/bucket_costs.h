@@ -19,13 +19,10 @@ struct BucketParts {
   int64_t message_bytes = 0, in_bytes = 0, out_bytes = 0;  // of all members together
 };
 
-// Sizes and times of a bucket's parts.
-struct BucketCosts {
-  CollectiveKind kind = CollectiveKind::kUnspecified;
-  GroupId group = 0;
+// And times of its parts.
+struct BucketCosts : BucketParts {
   bool copies_on_comm = false;  // packed, copies inside the collective's slot
   bool copies_on_compute = false;
-  int64_t in_bytes = 0, out_bytes = 0;  // of all members together
   int64_t collective_ps = 0, copy_in_ps = 0, copy_out_ps = 0;
 };
 
@@ -35,8 +32,5 @@ BucketCosts CostsOf(const Graph& graph, const Bucket& bucket, const Costs& costs
 
 // What launching the bucket takes of the streams.
 LaunchWork WorkOf(const BucketCosts& bucket, const Costs& costs);
-
-// The size of a tensor that stands for a node, 0 if it has none.
-int64_t FirstOutputBytes(const Graph& graph, NodeId n);
 
 }  // namespace bucketd::internal

@@ -12,13 +12,6 @@ namespace {
 using internal::BucketCosts;
 using Kind = TimelineEvent::Kind;
 
-Simulation Timeline(const Graph& graph, const Plan& plan, const Costs& costs,
-                    const std::vector<BucketCosts>& buckets, internal::Launches launches) {
-  Simulation result;
-  internal::RunTimeline(graph, plan, costs, buckets, true, launches, result);
-  return result;
-}
-
 // What a timeline consists of besides compute at full speed.
 struct Waits {
   int64_t head = 0, tail = 0, path = 0, slowdown = 0;
@@ -121,12 +114,12 @@ std::array<std::pair<absl::string_view, int64_t>, 7> Gap::Causes() const {
 
 Gap GapOf(const Graph& graph, const Plan& plan, const Costs& costs, const SharpBound& bound,
           int64_t fastest_ps) {
-  using internal::Launches;
-  std::vector<BucketCosts> buckets;
-  for (const Bucket& bucket : plan.buckets) {
-    buckets.push_back(internal::CostsOf(graph, bucket, costs));
-  }
-  Simulation simulation = Timeline(graph, plan, costs, buckets, Launches::kCost);
+  std::vector<BucketCosts> buckets = internal::BucketCostsOf(graph, plan, costs);
+  internal::ClockRates rates = internal::RatesOf(costs);
+  const auto run = [&] {
+    return internal::RunTimeline(graph, plan, costs, buckets, rates, /*with_timeline=*/true);
+  };
+  Simulation simulation = run();
   const int64_t total_ps = simulation.prediction.total_ps;
   Gap gap;
   gap.total = std::max<int64_t>(0, total_ps - bound.total_ps);
@@ -138,13 +131,14 @@ Gap GapOf(const Graph& graph, const Plan& plan, const Costs& costs, const SharpB
   take(total_ps - fastest_ps, gap.memory);
   if (simulation.prediction.copies_ps > 0) {
     for (BucketCosts& b : buckets) b.copy_in_ps = b.copy_out_ps = 0;
-    simulation = Timeline(graph, plan, costs, buckets, Launches::kCost);
+    simulation = run();
     take(total_ps - simulation.prediction.total_ps, gap.copies);
   }
   SharpBound least = bound;
-  if (costs.host_ps_per_kernel() > 0 || costs.host_ps_per_collective() > 0) {
+  if (rates.host_ps_per_kernel > 0 || rates.host_ps_per_collective > 0) {
     const int64_t launched_ps = simulation.prediction.total_ps;
-    simulation = Timeline(graph, plan, costs, buckets, Launches::kFree);
+    rates.host_ps_per_kernel = rates.host_ps_per_collective = 0;
+    simulation = run();
     least = SharpBoundOf(graph, costs, /*free_launches=*/true);
     take(launched_ps - simulation.prediction.total_ps - (bound.total_ps - least.total_ps),
          gap.host);

@@ -30,14 +30,15 @@ class Memory {
   void Run(bool with_timeline, Simulation& result) {
     FindWaits();
     for (const Step& step : plan_.order) {
-      Visit(step, *this);
+      if (step.kind == Step::Kind::kNode) RunNode(step.id);
+      if (step.kind == Step::Kind::kStart) StartBucket(step.id);
+      if (step.kind == Step::Kind::kWait) WaitBucket(step.id);
     }
     CloseLastUses();
     Sum(with_timeline, result);
   }
 
  private:
-  friend void internal::Visit<>(const Step& step, Memory& walk);
   struct Moment {
     int64_t allocated = 0, freed = 0;
   };
@@ -77,9 +78,9 @@ class Memory {
     moments_.reserve(static_cast<size_t>(moment));
   }
 
-  SetId NewStorage(int64_t bytes) {
+  void Allocate(int64_t bytes) {
     moments_.back().allocated += bytes;
-    return storages_.Make(bytes);
+    scratch_.push_back(storages_.Make(bytes));
   }
 
   void Use(SetId set, int64_t moment) {
@@ -112,13 +113,9 @@ class Memory {
   }
 
   // One storage a member, with consecutive ids.
-  void AllocateResults(const Bucket& bucket, std::vector<SetId>& sets) {
-    for (const NodeId member : bucket.members) {
-      sets.push_back(NewStorage(FirstOutputBytes(graph_, member)));
-    }
+  void AllocateResults(const Bucket& bucket) {
+    for (const NodeId member : bucket.members) Allocate(graph_.outputs(member)[0].bytes);
   }
-
-  void AllocateFlat(int64_t bytes, std::vector<SetId>& sets) { sets.push_back(NewStorage(bytes)); }
 
   void StartBucket(BucketId k) {
     const Bucket& bucket = plan_.buckets[Index(k)];
@@ -128,13 +125,13 @@ class Memory {
     NextMoment();
     if (b.copies_on_compute) {
       UseInputs(bucket, Now());
-      AllocateFlat(Gathers(b.kind) ? b.out_bytes : b.in_bytes, scratch_);
+      Allocate(Gathers(b.kind) ? b.out_bytes : b.in_bytes);
       const SetId packed = scratch_.front();
       NextMoment();
       Use(packed, sets.wait_moment);
       if (Scatters(b.kind)) {
         scratch_.clear();
-        AllocateFlat(b.out_bytes, scratch_);
+        Allocate(b.out_bytes);
       }
     } else {
       UseInputs(bucket, sets.wait_moment);
@@ -148,13 +145,11 @@ class Memory {
   // Grouped, or copies inside the collective's slot: results and flat buffers live side by side.
   void AllocateInSlot(const Bucket& bucket, const BucketCosts& b) {
     if (!b.copies_on_comm || Gathers(b.kind)) {
-      AllocateResults(bucket, scratch_);
-      if (b.copies_on_comm) AllocateFlat(b.out_bytes, scratch_);
-    } else if (Scatters(b.kind)) {
-      AllocateFlat(b.out_bytes, scratch_);
-      AllocateFlat(b.in_bytes, scratch_);
+      AllocateResults(bucket);
+      if (b.copies_on_comm) Allocate(b.out_bytes);
     } else {
-      AllocateFlat(b.in_bytes, scratch_);
+      if (Scatters(b.kind)) Allocate(b.out_bytes);
+      Allocate(b.in_bytes);
     }
   }
 
@@ -170,7 +165,7 @@ class Memory {
       NextMoment();
       Use(sets.result, Now());
       scratch_.clear();
-      AllocateResults(bucket, scratch_);
+      AllocateResults(bucket);
       first = scratch_.front();
       one_each = true;
     }
@@ -244,7 +239,7 @@ class Memory {
   std::vector<BucketSets> bucket_sets_;
   std::vector<int64_t> wait_moment_;  // one a collective, -1 if none
   std::vector<int64_t> last_use_;     // one a set
-  std::vector<SetId> scratch_;
+  std::vector<SetId> scratch_;        // what was allocated of a bucket
   int64_t before_ = 0;
 };
 

@@ -22,8 +22,8 @@ struct TimelineEvent {
   int64_t start_ps = 0, end_ps = 0;
 };
 
-// When a bucket held its communication stream, copies on that stream included; Bucket's times are
-// without them.
+// When a collective or a bucket held its communication stream, copies on that stream included;
+// Bucket's times are without them.
 struct WireTime {
   int64_t start_ps = 0, end_ps = 0;
 };

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "passes/base/index.h"
 #include "passes/cost/costs.h"
 #include "passes/ir/graph.h"
 #include "passes/sim/busy_time.h"
+#include "passes/sim/simulator.h"
 
 namespace bucketd::internal {
 
@@ -30,11 +32,6 @@ struct LaunchWork {
   int64_t slot_ps = 0;                      // of its group's stream, copies there included
   int64_t charged_ps = 0;                   // of compute, for copies on the group's stream;
   int32_t copies_on_stream = 0;             // the host launches so many
-};
-
-// When a collective held its communication stream.
-struct Slot {
-  int64_t start_ps = 0, end_ps = 0;
 };
 
 class StreamClock {
@@ -57,9 +54,9 @@ class StreamClock {
   }
 
   // A launch behind its copy-in, which is a kernel of its own.
-  Slot Launch(const LaunchWork& work) {
+  WireTime Launch(const LaunchWork& work) {
     host_ += rates_.host_ps_per_collective + work.copies_on_stream * rates_.host_ps_per_kernel;
-    int64_t& free = stream_free_[static_cast<size_t>(work.group)];
+    int64_t& free = stream_free_[Index(work.group)];
     const int64_t start = std::max({free, now_, host_});
     if (work.charged_ps > 0) {
       now_ = busy_.Finish(std::max(now_, host_), work.charged_ps, rates_.overlap_slowdown_ppb);
@@ -73,7 +70,7 @@ class StreamClock {
   void WaitUntil(int64_t end_ps) { now_ = std::max(now_, end_ps); }
 
   int64_t now_ps() const { return now_; }  // of the compute stream
-  int64_t free_ps(GroupId group) const { return stream_free_[static_cast<size_t>(group)]; }
+  int64_t free_ps(GroupId group) const { return stream_free_[Index(group)]; }
   // When every stream is idle.
   int64_t end_ps() const {
     int64_t end = now_;

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <limits>
+#include <utility>
 #include <vector>
 
+#include "passes/base/index.h"
 #include "passes/sim/model.h"
-#include "passes/sim/stream_clock.h"
 
 namespace bucketd::internal {
 namespace {
@@ -11,25 +11,23 @@ namespace {
 class Timeline {
  public:
   Timeline(const Graph& graph, const Plan& plan, const Costs& costs,
-           const std::vector<BucketCosts>& buckets, bool with_events, Launches launches,
-           Simulation& result)
+           const std::vector<BucketCosts>& buckets, const ClockRates& rates, bool with_events)
       : graph_(graph),
         plan_(plan),
         costs_(costs),
         buckets_(buckets),
         with_events_(with_events),
-        result_(result),
         group_total_(graph.groups().size(), 0),
         ends_(graph.collectives().size(), 0) {
-    result_.bucket_wire.assign(plan.buckets.size(), WireTime{});
-    ClockRates rates = RatesOf(costs);
-    if (launches == Launches::kFree) rates.host_ps_per_kernel = rates.host_ps_per_collective = 0;
+    result_.bucket_wire.resize(plan.buckets.size());
     clock_.Reset(graph.groups().size(), rates);
   }
 
-  void Run() {
+  Simulation Run() && {
     for (const Step& step : plan_.order) {
-      Visit(step, *this);
+      if (step.kind == Step::Kind::kNode) RunNode(step.id);
+      if (step.kind == Step::Kind::kStart) StartBucket(step.id);
+      if (step.kind == Step::Kind::kWait) WaitBucket(step.id);
       if (with_events_) result_.step_compute_ps.push_back(clock_.now_ps());
     }
     Prediction& p = result_.prediction;
@@ -38,10 +36,10 @@ class Timeline {
     for (const int64_t total : group_total_) {
       p.busiest_group_ps = std::max(p.busiest_group_ps, total);
     }
+    return std::move(result_);
   }
 
  private:
-  friend void internal::Visit<>(const Step& step, Timeline& walk);
   using Kind = TimelineEvent::Kind;
 
   void Event(Kind kind, NodeId node, BucketId bucket, GroupId group, int64_t start, int64_t end) {
@@ -57,11 +55,10 @@ class Timeline {
   }
 
   WireTime RunCollective(const LaunchWork& work) {
-    const Slot slot = clock_.Launch(work);
-    group_total_[static_cast<size_t>(work.group)] += work.slot_ps;
+    group_total_[Index(work.group)] += work.slot_ps;
     result_.prediction.comm_ps += work.slot_ps;
     ++result_.prediction.collectives;
-    return {slot.start_ps, slot.end_ps};
+    return clock_.Launch(work);
   }
 
   void WaitUntil(int64_t end, NodeId node, BucketId bucket) {
@@ -78,10 +75,10 @@ class Timeline {
       work.group = graph_.collective(c).group;
       work.slot_ps = costs_.node_ps(n);
       const WireTime wire = RunCollective(work);
-      ends_[static_cast<size_t>(c)] = wire.end_ps;
+      ends_[Index(c)] = wire.end_ps;
       Event(Kind::kCollective, n, -1, work.group, wire.start_ps, wire.end_ps);
     } else if (graph_.kind(n) == NodeKind::kWait) {
-      WaitUntil(ends_[static_cast<size_t>(c)], n, -1);
+      WaitUntil(ends_[Index(c)], n, -1);
     } else if (costs_.node_ps(n) > 0) {
       RunKernel(Kind::kCompute, n, -1, costs_.node_ps(n));
       result_.prediction.compute_ps += costs_.node_ps(n);
@@ -89,13 +86,13 @@ class Timeline {
   }
 
   void StartBucket(BucketId k) {
-    const BucketCosts& b = buckets_[static_cast<size_t>(k)];
+    const BucketCosts& b = buckets_[Index(k)];
     const LaunchWork work = WorkOf(b, costs_);
     if (work.copy_in_ps > 0) RunKernel(Kind::kCopyIn, kNoNode, k, work.copy_in_ps);
     if (b.copies_on_compute) result_.prediction.copies_ps += b.copy_in_ps;
     if (b.copies_on_comm) result_.prediction.copies_ps += b.copy_in_ps + b.copy_out_ps;
     const WireTime wire = RunCollective(work);
-    result_.bucket_wire[static_cast<size_t>(k)] = wire;
+    result_.bucket_wire[Index(k)] = wire;
     const int64_t begin = wire.start_ps + (b.copies_on_comm ? b.copy_in_ps : 0);
     Event(Kind::kCopyIn, kNoNode, k, b.group, wire.start_ps, begin);
     Event(Kind::kCollective, kNoNode, k, b.group, begin, begin + b.collective_ps);
@@ -103,8 +100,8 @@ class Timeline {
   }
 
   void WaitBucket(BucketId k) {
-    const BucketCosts& b = buckets_[static_cast<size_t>(k)];
-    WaitUntil(result_.bucket_wire[static_cast<size_t>(k)].end_ps, kNoNode, k);
+    const BucketCosts& b = buckets_[Index(k)];
+    WaitUntil(result_.bucket_wire[Index(k)].end_ps, kNoNode, k);
     if (b.copies_on_compute && b.copy_out_ps > 0) {
       RunKernel(Kind::kCopyOut, kNoNode, k, b.copy_out_ps);
       result_.prediction.copies_ps += b.copy_out_ps;
@@ -116,7 +113,7 @@ class Timeline {
   const Costs& costs_;
   const std::vector<BucketCosts>& buckets_;
   const bool with_events_;
-  Simulation& result_;
+  Simulation result_;
   std::vector<int64_t> group_total_;  // one a group
   std::vector<int64_t> ends_;         // one a collective
   StreamClock clock_;
@@ -124,10 +121,10 @@ class Timeline {
 
 }  // namespace
 
-void RunTimeline(const Graph& graph, const Plan& plan, const Costs& costs,
-                 const std::vector<BucketCosts>& buckets, bool with_timeline, Launches launches,
-                 Simulation& result) {
-  Timeline(graph, plan, costs, buckets, with_timeline, launches, result).Run();
+Simulation RunTimeline(const Graph& graph, const Plan& plan, const Costs& costs,
+                       const std::vector<BucketCosts>& buckets, const ClockRates& rates,
+                       bool with_timeline) {
+  return Timeline(graph, plan, costs, buckets, rates, with_timeline).Run();
 }
 
 }  // namespace bucketd::internal
