@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "passes/planner.h"
+#include "tests/passes/test_data.h"
 
 namespace bucketd::testing {
 namespace {
@@ -387,29 +388,14 @@ std::string DiagnosticText(const Plan& plan, absl::string_view code) {
   return "";
 }
 
-namespace {
-
-std::filesystem::path GraphFolder() {
-  const char* data = std::getenv("BUCKETD_TEST_DATA");
-  return std::filesystem::path(data != nullptr ? data : "tests/data") / "graphs";
-}
-
-}  // namespace
-
-CapturedGraph Captured(const std::string& name) {
-  return Must(ReadCapturedGraphFile((GraphFolder() / (name + ".json.gz")).string()));
-}
+CapturedGraph Captured(const std::string& name) { return ReadTestGraph(name); }
 
 std::vector<std::string> CapturedNames() {
-  const std::string ending = ".json.gz";
   std::vector<std::string> names;
-  for (const auto& file : std::filesystem::directory_iterator(GraphFolder())) {
-    const std::string name = file.path().filename().string();
-    if (name.size() > ending.size() && name.substr(name.size() - ending.size()) == ending) {
-      names.push_back(name.substr(0, name.size() - ending.size()));
-    }
+  for (const std::string& file : TestDataFiles("graphs", ".json.gz")) {
+    const std::string name = std::filesystem::path(file).filename().string();
+    names.push_back(name.substr(0, name.find(".json.gz")));
   }
-  std::sort(names.begin(), names.end());
   return names;
 }
 
