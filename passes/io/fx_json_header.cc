@@ -186,7 +186,7 @@ absl::StatusOr<Mesh> Roles::MakeMesh() const {
     // Row-major: the last dimension's groups are neighbours. Counted, not listed: sizes are large.
     const int64_t size = header_.mesh_shape[i];
     const int64_t gpus = header_.gpus_per_node;
-    const int64_t here = gpus <= 0 ? size : std::min(size, (gpus + stride - 1) / stride);
+    const int64_t here = gpus <= 0 ? size : std::min(size, 1 + (gpus - 1) / stride);
     MeshDim dim{header_.mesh_dim_names[i], Clamped(size),
                 here == size ? 0 : Clamped(std::max<int64_t>(here, 1)), ""};
     mesh.dims.push_back(std::move(dim));

@@ -173,6 +173,14 @@ TEST(CapturedGraph, GivesGroupsRolesInOrderOfFirstUse) {
                           MeshDim{"world", 4, 2, ""}, MeshDim{"group0", 3, 2, ""}));
 }
 
+TEST(CapturedGraph, ANodeMayHoldMoreGpusThanAnyMesh) {
+  const auto captured = ReadCapturedGraph(R"({
+    "schema": 1, "kind": "fw", "gpus_per_node": 9223372036854775807,
+    "mesh_shape": [2, 4], "mesh_dim_names": ["dp", "tp"], "nodes": [{"op": "output"}]})");
+  ASSERT_TRUE(captured.ok()) << captured.status();
+  EXPECT_THAT(captured->mesh.dims, ElementsAre(MeshDim{"dp", 2, 0, ""}, MeshDim{"tp", 4, 0, ""}));
+}
+
 TEST(CapturedGraph, SaysWhatTheFileSays) {
   const auto captured = ReadCapturedGraph(kSmall);
   ASSERT_TRUE(captured.ok()) << captured.status();
