@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "passes/base/types.h"
@@ -51,6 +52,17 @@ TEST(Names, AreKnownForEveryValueAndForNoOther) {
   EXPECT_EQ(Name(SlotKind::kSaved), "saved");
   EXPECT_EQ(Name(Tag::kHsdpAllReduce), "hsdp_all_reduce");
   EXPECT_EQ(Name(static_cast<DType>(18)), "?");
+}
+
+TEST(Names, AreFoundAgainBarWhatStandsForNone) {
+  DType dtype = DType::kUnspecified;
+  EXPECT_TRUE(FromName("bool", dtype));
+  EXPECT_EQ(dtype, DType::kBool);
+  EXPECT_TRUE(FromName("c128", dtype));
+  EXPECT_EQ(dtype, DType::kC128);
+  for (const char* none : {"unspecified", "?", "", "C128"}) EXPECT_FALSE(FromName(none, dtype));
+  EXPECT_EQ(dtype, DType::kC128);
+  EXPECT_THAT(NamesOf<Numerics>(), ::testing::ElementsAre("eager_order", "exact", "free"));
 }
 
 TEST(ItemSize, FollowsTheDType) {
