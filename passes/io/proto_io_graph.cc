@@ -9,8 +9,7 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/proto_io.h"
-#include "passes/io/proto_number.h"
-#include "passes/io/wire_reader.h"
+#include "passes/io/wire.h"
 #include "proto/graph.pb.h"
 
 namespace bucketd {

@@ -9,7 +9,7 @@
 #include "passes/base/status_macros.h"
 #include "passes/cost/profile_numbers.h"
 #include "passes/io/proto_io.h"
-#include "passes/io/proto_number.h"
+#include "passes/io/wire.h"
 #include "proto/costs.pb.h"
 
 namespace bucketd {

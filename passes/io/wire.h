@@ -1,13 +1,23 @@
-// Walks the top level of a serialised protobuf message without building it, so that what an
-// attacker sends costs no more memory than its own bytes.
+// Wire messages that anybody may have sent.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "absl/strings/string_view.h"
 
 namespace bucketd {
 
+// Their numbers have a wider range than ours: what nothing can have becomes the largest one, which
+// whoever checks the value refuses.
+inline int32_t ToInt32(uint32_t value) {
+  constexpr uint32_t kMost = std::numeric_limits<int32_t>::max();
+  return static_cast<int32_t>(std::min(value, kMost));
+}
+
+// Walks the top level of a serialised message without building it, so that what an attacker sends
+// costs no more memory than its own bytes.
 class WireReader {
  public:
   explicit WireReader(absl::string_view bytes) : bytes_(bytes) {}
