@@ -27,6 +27,8 @@ constexpr char kRecord[] =
     "forward and backward, recorded by torch.profiler.profile(record_shapes=True)";
 constexpr int64_t kMaxShard = int64_t{1} << 40;  // elements
 constexpr size_t kMaxMarks = size_t{1} << 18;    // of a step
+constexpr int64_t kMaxLooks = int64_t{1}
+                              << 23;  // at events in marks: four times all that a trace may have
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
 // Of a step: an hour. Times of all events of a trace together then fit 64 bits.
 constexpr int64_t kMaxStepNs = 3'600'000'000'000;
@@ -42,10 +44,6 @@ bool Before(const Event* a, const Event* b) {
 struct Span {
   int64_t start_ns = 0, end_ns = 0;
 };
-
-int64_t Overlap(const Span& a, const Span& b) {
-  return std::max(int64_t{0}, std::min(a.end_ns, b.end_ns) - std::max(a.start_ns, b.start_ns));
-}
 
 // "FSDP::all_gather (layers.0)" -> {"all_gather", "layers.0"}.
 std::pair<absl::string_view, absl::string_view> Parts(absl::string_view mark) {
@@ -64,7 +62,10 @@ class StepReader {
 
   absl::Status Run() {
     RETURN_IF_ERROR(ChooseStep());
-    for (const Event* mark : marks_) RETURN_IF_ERROR(ReadMark(*mark));
+    for (const Event* mark : marks_) {
+      RETURN_IF_ERROR(ReadMark(*mark));
+      RETURN_IF_ERROR(CheckLooks());
+    }
     if (step_.ranks == 0) return Wrong("its marks hold no all-gather");
     for (FsdpStep::Unit& unit : step_.units) {
       if (unit.reduced == DType::kUnspecified) unit.reduced = unit.gathered;
@@ -81,6 +82,12 @@ class StepReader {
     return absl::FailedPreconditionError(absl::StrCat(step_.source, ": ", what, kRecord));
   }
 
+  // Marks of real steps hold few events and next to no marks; others would take time by the square.
+  absl::Status CheckLooks() const {
+    if (looks_ <= kMaxLooks) return absl::OkStatus();
+    return Wrong("marks that hold each other, as no model makes them");
+  }
+
   // The step of median length of those that are there from their first mark to their last.
   absl::Status ChooseStep() {
     const std::vector<const Event*>& marks = by_kind_[Event::Kind::kMark];
@@ -95,6 +102,8 @@ class StepReader {
       size_t end = i + 1;  // what is in the last mark, too
       while (end < marks.size() && marks[end]->start_ns < EndOf(*marks[i])) ++end;
       open = false;
+      looks_ += static_cast<int64_t>(end - begin);
+      RETURN_IF_ERROR(CheckLooks());
       const bool reduces = std::any_of(
           marks.begin() + static_cast<std::ptrdiff_t>(begin),
           marks.begin() + static_cast<std::ptrdiff_t>(end),
@@ -132,7 +141,7 @@ class StepReader {
     std::vector<const Event*> found;
     auto at = std::lower_bound(all.begin(), all.end(), mark.start_ns,
                                [](const Event* e, int64_t time) { return e->start_ns < time; });
-    for (; at != all.end() && (*at)->start_ns < EndOf(mark); ++at) {
+    for (; at != all.end() && (*at)->start_ns < EndOf(mark); ++at, ++looks_) {
       if ((*at)->thread == mark.thread) found.push_back(*at);
     }
     return found;
@@ -198,6 +207,7 @@ class StepReader {
   std::vector<int64_t> ShardsOf(const Event& mark, int64_t all) {
     for (const Event* copy : In(mark, Event::Kind::kCopyIn)) {
       const std::vector<int64_t>& each = copy->shapes.listed_sizes;
+      looks_ += static_cast<int64_t>(each.size());
       int64_t sum = 0;
       bool fit = !each.empty();
       for (const int64_t size : each) {
@@ -229,6 +239,13 @@ class StepReader {
     return absl::OkStatus();
   }
 
+  // The last of `outer_` that begins by then. REQUIRES: the first one does.
+  size_t OuterAt(int64_t time) const {
+    const auto after = std::upper_bound(outer_.begin(), outer_.end(), time,
+                                        [](int64_t t, const Span& s) { return t < s.start_ns; });
+    return static_cast<size_t>(after - outer_.begin()) - 1;
+  }
+
   // Each kernel and copy counts where it was launched.
   void AddWork() {
     std::map<int64_t, const Event*> launches;
@@ -241,9 +258,7 @@ class StepReader {
       const int64_t time = launch->second->start_ns;
       if (time < outer_.front().start_ns || time >= outer_.back().end_ns) continue;
       last_work_ns_ = std::max(last_work_ns_, EndOf(*work));
-      auto after = std::upper_bound(outer_.begin(), outer_.end(), time,
-                                    [](int64_t t, const Span& s) { return t < s.start_ns; });
-      const auto i = static_cast<size_t>(after - outer_.begin()) - 1;
+      const size_t i = OuterAt(time);
       if (time < outer_[i].end_ns) continue;
       between_ps_[i] = CappedSum(between_ps_[i], work->duration_ns * 1000);
     }
@@ -276,16 +291,20 @@ class StepReader {
     if (step_.on_gpu) return;
     // Marks hold the collectives, if those keep the host; then next to nothing of them is beside.
     int64_t in_marks = 0, collectives = 0, marked = 0;
-    size_t first = 0;
-    for (const Span& outer : outer_) marked += outer.end_ns - outer.start_ns;
+    std::vector<int64_t> before;  // time in marks before each of them
+    for (const Span& outer : outer_) {
+      before.push_back(marked);
+      marked += outer.end_ns - outer.start_ns;
+    }
+    const auto marked_until = [&](int64_t time) {  // REQUIRES: not before the first one
+      const size_t i = OuterAt(time);
+      return before[i] + std::min(time, outer_[i].end_ns) - outer_[i].start_ns;
+    };
     for (const Event* event : by_kind_[Event::Kind::kGlooSpan]) {
       const Span span{std::max(begin, event->start_ns), std::min(end, EndOf(*event))};
       if (span.end_ns <= span.start_ns) continue;
       collectives += span.end_ns - span.start_ns;
-      while (first < outer_.size() && outer_[first].end_ns <= span.start_ns) ++first;
-      for (size_t i = first; i < outer_.size() && outer_[i].start_ns < span.end_ns; ++i) {
-        in_marks += Overlap(outer_[i], span);
-      }
+      in_marks += marked_until(span.end_ns) - marked_until(span.start_ns);
     }
     step_.waits_at_launch = Int128{in_marks} * 10 >= Int128{collectives} * 9;
     if (!step_.waits_at_launch || launches_ == 0) return;
@@ -301,6 +320,7 @@ class StepReader {
   int64_t last_work_ns_ = 0;         // on a GPU
   int64_t end_ns_ = 0;
   int64_t launches_ = 0;
+  int64_t looks_ = 0;  // at events in marks, and at sizes in them
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // tests/python/test_fully_shard.py records real ones on gloo.
 #include "passes/io/fsdp_trace.h"
 
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -250,6 +251,22 @@ TEST(FsdpTraceTest, WhatCannotBeAdvisedOnSaysWhatToRecord) {
   EXPECT_THAT(std::string(ReadFsdpTrace(whole, "t", 16).status().message()),
               said("the limit is 16"));
   EXPECT_THAT(std::string(ReadFsdpTraceFile("/no/such").status().message()), HasSubstr("/no/such"));
+}
+
+TEST(FsdpTraceTest, MarksThatHoldEachOtherTakeNoTimeByTheirSquare) {
+  Recorder r;
+  r.Mark("root_pre_forward");
+  for (int i = 0; i < 6000; ++i) r.Span("user_annotation", "FSDP::all_gather (a)", r.now, 1e6);
+  for (int i = 0; i < 40000; ++i) r.Span("cpu_op", "c10d::x", r.now + i, 1);
+  r.now += 2e6;
+  r.Mark("post_backward_reduce (a)");
+  r.Mark("root_post_backward_callback");
+  const std::string text = r.Text();
+  const std::clock_t begin = std::clock();
+  EXPECT_THAT(std::string(ReadFsdpTrace(text, "t").status().message()),
+              HasSubstr("marks that hold each other"));
+  // Less than one; more than twenty where every mark looks through all that they hold.
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5.0);
 }
 
 TEST(FsdpGraphTest, AStepBecomesAGraphOfGathersKernelsAndScatters) {
