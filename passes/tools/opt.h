@@ -18,7 +18,7 @@ struct OptRequest {
   PlanOptions options;
   CostProfile profile;
   std::vector<std::string> dump_after;  // names of passes, or "all"
-  std::vector<std::string> show;        // of OptShows()
+  std::vector<std::string> show;        // of kOptShows
   bool print_graph = false;
   bool print_diagnostics = true;
   bool print_prediction = false;

@@ -20,7 +20,7 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/io/fx_json.h"
-#include "passes/io/json_text.h"
+#include "passes/io/json_fields.h"
 #include "passes/io/plan_json.h"
 #include "passes/io/profile_json.h"
 #include "passes/pass/option_table.h"
