@@ -223,13 +223,10 @@ class Route:
         if self._caller.one:
             self._line.met = False  # whoever answers may be another one
             failure = self._line.ping(patience, wait=True)
-            if failure is None or failure.answered:
-                self._line.answered()
-                return self._answered()
         else:
             failure = self._find_one_of_several(patience)
-            if failure is None:
-                return self._answered()
+        if failure is None or failure.answered:
+            return self._answered()
         degraded.count("unreachable")
         if counts:
             self._nobody_answered()
