@@ -207,7 +207,7 @@ class _Capture:
                     at = at.all_input_nodes[0]
                     chain.append(at)
             waits = [u for u in node.users if self.nodes[self.id[u]].kind == NodeKind.WAIT]
-            below = [u for w in waits for u in w.users if self._belongs_below(u)]
+            below = [u for w in waits for u in w.users if self._is_cast(u) or self.nodes[self.id[u]].op == "aten.slice.Tensor"]
             while below:
                 chain.append(below.pop())
                 below.extend(u for u in chain[-1].users if self._is_cast(u))
@@ -216,9 +216,6 @@ class _Capture:
 
     def _is_cast(self, node: torch.fx.Node) -> bool:
         return node.op == "call_function" and ops.facts(node.target).cast
-
-    def _belongs_below(self, node: torch.fx.Node) -> bool:
-        return self._is_cast(node) or self.nodes[self.id[node]].op == "aten.slice.Tensor"
 
 
 def group_name_of(value: Any, node: torch.fx.Node) -> str:

@@ -49,6 +49,7 @@ class Runner:
         """`telemetry` (telemetry.Telemetry) hears of every run; `part` of a step is what the graph is: "fw", "bw", "joint"."""
         self.plan = plan
         self._telemetry, self._part = telemetry, part
+        self.watches = telemetry is not None  # begins() and ends() are called
         self.timeout = timeout
         self._graph = graph
         self._handle = None
@@ -78,10 +79,6 @@ class Runner:
         return f"bucketd, but for buckets {', '.join(map(str, self.refused))}" if self.refused else "bucketd"
 
     # -- called around the graph (bucket_ops.watcher)
-
-    @property
-    def watches(self) -> bool:
-        return self._telemetry is not None
 
     def begins(self) -> None:
         self._memory.begins()

@@ -270,7 +270,7 @@ class _Step:
             if type(source).__name__ != "ParamAOTInput":
                 return "input", str(getattr(source, "idx", source))
             parameter = self.parameters[clean(source.target)]
-            if not path or path == _local_path(parameter):
+            if not path or path == "_local_tensor" and isinstance(parameter, DTensor):
                 return "gradient", clean(source.target)
             return "nothing", ""  # the mesh of a DTensor, say
         raise GraphRefused(f"output {slot} is {descriptor}, which a step in one graph cannot do: no forward may write into "
@@ -296,11 +296,6 @@ class _Step:
             parameter.grad = gradient
         else:
             parameter.grad += gradient
-
-
-def _local_path(tensor: torch.Tensor) -> str:
-    """Where a joint graph finds the data of a tensor."""
-    return "_local_tensor" if isinstance(tensor, DTensor) else ""
 
 
 def _part(value: Any, path: str) -> Any:

@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING
 
 from . import files
-from .graph import RawGraph
 from .plan import Plan, Step, StepKind
 
 if TYPE_CHECKING:
@@ -37,19 +36,12 @@ def to_json(plan: Plan) -> dict:
     }
 
 
-def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """The same plan gives the same bytes."""
-    files.write_whole(path, json.dumps(to_json(plan), separators=(",", ":")).encode() + b"\n")
-
-
 def save_planned(planned: Planned, stem: str | os.PathLike[str]) -> tuple[str, str]:
     """Writes what an on_plan callback got as `<stem>.graph.json.gz` and `<stem>.plan.json`, whose ids agree: the graph is
-    the normalised one. Returns both names."""
-    raw = planned.captured.raw
-    graph: RawGraph = planned.normalized.as_raw(raw)
+    the normalised one. The same plan gives the same bytes. Returns both names."""
     names = f"{os.fspath(stem)}.graph.json.gz", f"{os.fspath(stem)}.plan.json"
-    files.save_graph(graph, names[0])
-    save_plan(planned.plan, names[1])
+    files.save_graph(planned.normalized.as_raw(planned.captured.raw), names[0])
+    files.write_whole(names[1], json.dumps(to_json(planned.plan), separators=(",", ":")).encode() + b"\n")
     return names
 
 
