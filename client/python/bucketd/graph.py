@@ -150,7 +150,7 @@ SYMBOLIC = 16  # an output has a size that changes from step to step; its shape 
 class Tensor:
     dtype: int
     shape: tuple[int, ...]
-    # Strides in elements where they are known; only memory_bytes looks at them (proto/GRAPH.md §3).
+    # Strides in elements where they are known; memory_bytes (proto/GRAPH.md §3) and fusion look at them.
     stride: tuple[int, ...] | None = None
 
     @property

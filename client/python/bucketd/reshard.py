@@ -12,8 +12,8 @@ from .step_context import CaptureContext
 from .tags import META_KEY, tag_joint
 
 
-def gather_again(gm: fx.GraphModule, context: CaptureContext) -> int:
-    """Gives the backward of the joint graph `gm` a gather of its own for every parameter that it reads; returns how many.
+def gather_again(gm: fx.GraphModule, context: CaptureContext) -> None:
+    """Gives the backward of the joint graph `gm` a gather of its own for every parameter that it reads.
 
     What is repeated is the way from the parameter to what the backward reads: cast, pad, all-gather, wait, and views and
     casts of the whole. It stands in front of its first reader. Tags and other metadata ride along. Changes `gm`.
@@ -28,7 +28,6 @@ def gather_again(gm: fx.GraphModule, context: CaptureContext) -> int:
                     node.replace_input_with(source, again.copy(source, before=node))
     gm.graph.lint()
     gm.recompile()
-    return sum(node.meta.get(META_KEY, ("",))[0] == "fsdp_ag" for node in again.made.values())
 
 
 def is_backward(node: fx.Node) -> bool:
