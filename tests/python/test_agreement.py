@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from bucketd.agreement import Agreement, await_key, hearing_signals, ranks_text
-from bucketd.errors import AgreementError, PlannerError, PlanRejected
+from bucketd.errors import AgreementError, EmbeddedError, PlannerError, PlanRejected
 
 WORLD = 4
 
@@ -239,7 +239,7 @@ def test_what_ranks_at_two_scopes_wait_for_is_an_error_of_their_agreement():
     def step(agreement, rank):
         agreement.arrive(f"{rank // 2}/fw")
         barrier.wait()
-        await_key(agreement.store, "planner", 0.1, "rank 0 started no planner", apart=agreement.apart)
+        await_key(agreement.store, "planner", 0.1, "rank 0 started no planner", agreement.apart, EmbeddedError)
 
     barrier = threading.Barrier(WORLD)
     for error in settle(step).values():

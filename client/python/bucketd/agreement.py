@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from . import background, collector, quiet
-from .errors import AgreementError, BucketdError, EmbeddedError, InterruptedRank
+from .errors import AgreementError, BucketdError, InterruptedRank
 
 # A rank that waits for the leader's verdict waits this much longer than the leader waits for records.
 _GRACE = 10.0
@@ -297,8 +297,8 @@ def own_connection(store):
         return store
 
 
-def await_key(store, key: str, deadline: float, missing: str, failure: type[BucketdError] = EmbeddedError,
-              apart: Callable[[], str] = lambda: ""):
+def await_key(store, key: str, deadline: float, missing: str, apart: Callable[[], str] = lambda: "",
+              failure: type[BucketdError] = AgreementError):
     """What another rank sets; `failure`, which begins with `missing`, if it does not within the deadline, and AgreementError if the ranks
     are `apart` (Agreement.apart)."""
     try:

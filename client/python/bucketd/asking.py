@@ -122,7 +122,7 @@ class Asker:
     def _hear(self, key: str, rank: int, grace: float = 0.0) -> bytes:
         """What `rank` says of the planner; AgreementError where it says nothing, as with an address."""
         me = self._agreement
-        return await_key(me.store, key, 2 * self.settings.deadline + grace, f"no word from {ranks_text([rank])}", AgreementError,
+        return await_key(me.store, key, 2 * self.settings.deadline + grace, f"no word from {ranks_text([rank])}",
                          lambda: me.apart() or " (deadline= is half of that)")
 
     def _start_for_all(self, store) -> dict[str, object]:
@@ -155,7 +155,7 @@ class _HandedOut:
 
     def receive(self, scope: str, deadline: float, apart: Callable[[], str]) -> PlanReply:
         begin = time.monotonic()
-        data = await_key(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank", apart=apart)
+        data = await_key(self.store, f"{scope}/plan", deadline, f"no plan for {scope} from the first rank", apart, EmbeddedError)
         if data[:1] != b"+":
             raise PlannerError("RANK0", f"the first rank has no plan: {data[1:].decode(errors='replace')}")
         return PlanReply(data[1:], b"", "handed over", time.monotonic() - begin)

@@ -31,8 +31,7 @@ def receive(agreement: Agreement, scope: str, graph: Graph, digest: bytes, deadl
     if agreement.store is None or agreement.leader:
         return graph, digest
     missing = f"no word from rank {agreement.ranks[0]}"
-    leaders = bytes.fromhex(await_key(agreement.store, f"{scope}/graph", deadline, missing, AgreementError,
-                                      agreement.apart).decode())
+    leaders = bytes.fromhex(await_key(agreement.store, f"{scope}/graph", deadline, missing, agreement.apart).decode())
     if not leaders:
         raise LeaderFailed
     if leaders == digest:

@@ -111,8 +111,8 @@ class _Meeting:
         self.store.set(f"{self.name}/hello/{hello}", f"{rank} {mine}")
         try:
             missing = f"no word from {ranks_text(self.ranks[:1])}"
-            number, word = await_key(self.store, mine, self.deadline, missing, AgreementError,
-                                     lambda: " (deadline= is half of that)").decode().split()
+            apart = lambda: " (deadline= is half of that)"
+            number, word = await_key(self.store, mine, self.deadline, missing, apart).decode().split()
         except KeyboardInterrupt:
             background.run(lambda: self._say_stopped(mine, rank)).join(2 * _LAST_LOOK)  # the store may not answer
             raise

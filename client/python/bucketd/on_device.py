@@ -81,8 +81,7 @@ class Host:
         key = f"{scope}/executor"
         agreement.store.set(f"{key}/{agreement.rank}", node_identity())
         if agreement.leader:
-            nodes = {await_key(agreement.store, f"{key}/{rank}", timeout, f"rank {rank} opened no executor", ExecutorError)
-                     for rank in agreement.ranks}
+            nodes = {_hear(agreement, f"{key}/{rank}", rank, timeout) for rank in agreement.ranks}
             if len(nodes) > 1:
                 found = {"error": f"the ranks run on {len(nodes)} hosts; on the CPU the executor serves one"}
             else:
@@ -91,8 +90,7 @@ class Host:
                     found["token"] = secrets.token_hex(32)
             agreement.store.set(key, json.dumps(found))
         else:
-            found = json.loads(await_key(
-                agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError))
+            found = json.loads(_hear(agreement, key, agreement.ranks[0], timeout))
         if "error" in found:
             raise ExecutorError(found["error"])
         if planner is None:
@@ -171,7 +169,7 @@ class Gpu:
             return secrets.token_hex(8), ""
         if agreement.leader:
             agreement.store.set(key, secrets.token_hex(8))
-        return await_key(agreement.store, key, timeout, f"rank {agreement.ranks[0]} opened no executor", ExecutorError).decode(), ""
+        return _hear(agreement, key, agreement.ranks[0], timeout).decode(), ""
 
     def _nccl(self) -> str:
         """The one that is in this process: what torch says is the one that it was built with."""
@@ -193,6 +191,10 @@ def _want_one_order() -> None:
     may wait for each other."""
     log.warning("bucketd: %s=1 is not set (NCCL 2.26 or newer has it): collectives that torch.distributed runs beside the executor's "
                 "buckets may hang the job; set it on all ranks before they start", _ORDER)
+
+
+def _hear(agreement, key: str, rank: int, timeout: float) -> bytes:
+    return await_key(agreement.store, key, timeout, f"rank {rank} opened no executor", failure=ExecutorError)
 
 
 def _new_place(agreement) -> dict[str, str]:

@@ -14,7 +14,7 @@ import threading
 
 from .agreement import Agreement, LeaderFailed, await_key
 from .client import PlannerClient
-from .errors import AgreementError, PlannerError
+from .errors import PlannerError
 from .job import RESTARTS, Job
 
 _NONE = "-"  # instead of a generation; behind it, and a word, what the planner said
@@ -37,8 +37,8 @@ def numbered(job: Job, agreement: Agreement, planner: PlannerClient, scope: str,
         return dataclasses.replace(job, generation=int(os.environ.get(RESTARTS, "0")))
     key = _key(scope)
     if not agreement.leader:
-        said = await_key(agreement.store, key, agreement.deadline, f"no generation of the job from rank {first}", AgreementError,
-                         agreement.apart).decode()
+        missing = f"no generation of the job from rank {first}"
+        said = await_key(agreement.store, key, agreement.deadline, missing, agreement.apart).decode()
         if said == _NONE:
             raise LeaderFailed
         if said[:1] == "-":
