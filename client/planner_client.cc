@@ -83,50 +83,70 @@ absl::StatusOr<Payload> Pack(std::string plain, const v1::GetCapabilitiesRespons
   return payload;
 }
 
-void Fill(const Job& job, v1::Job& message) {
-  message.set_id(job.id);
-  message.set_generation(job.generation);
-  message.set_scope(job.scope);
-  for (const uint32_t rank : job.ranks) message.add_rank(rank);
-  message.set_size(job.size);
-  message.set_fresh(job.fresh);
+v1::GetPlanRequest RequestFor(const std::string& tenant, const PlanQuery& query) {
+  v1::GetPlanRequest request;
+  request.set_tenant(tenant);
+  request.set_graph_digest(std::string(AsBytes(query.digest)));
+  *request.mutable_mesh() = query.mesh;
+  *request.mutable_options() = query.options;
+  request.set_client_version(kClientVersion);
+  if (!query.job.has_value()) return request;
+  v1::Job& job = *request.mutable_job();
+  job.set_id(query.job->id);
+  job.set_generation(query.job->generation);
+  job.set_scope(query.job->scope);
+  for (const uint32_t rank : query.job->ranks) job.add_rank(rank);
+  job.set_size(query.job->size);
+  job.set_fresh(query.job->fresh);
+  return request;
 }
 
-}  // namespace
-
-struct PlannerClient::Impl {
-  Impl(const std::string& address, const ClientOptions& options_in)
-      : options(options_in), calls(address, options_in, ChannelFor(options_in)) {}
-
-  absl::Status CheckProcess() const {
-    if (getpid() == pid) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        "this client was made before a fork: the child needs one of its own");
-  }
-
-  v1::GetPlanRequest RequestFor(const PlanQuery& query) const;
-  absl::StatusOr<PlanReply> GetPlan(Route& route, const PlanQuery& query,
-                                    v1::GetPlanRequest request, Time until);
+// One GetPlan: what is asked, of whom, until when.
+struct Asking {
+  absl::StatusOr<PlanReply> GetPlan(const PlanQuery& query);
   // Of the server that the route leads to now.
-  absl::StatusOr<v1::GetCapabilitiesResponse> Capabilities(Route& route, Time until);
-  absl::StatusOr<PlanReply> Check(const Route& route, v1::PlanReply& reply) const;
-  absl::Status Upload(Route& route, const Payload& payload, const v1::GetPlanRequest& request,
-                      int64_t chunk_bytes, Time until);
-  absl::Status Send(Route& route, const Payload& payload, const v1::GetPlanRequest& request,
-                    int64_t chunk_bytes, int64_t from, Time until, bool& gone);
-  absl::StatusOr<v1::QueryUploadResponse> Query(Route& route, const Payload& payload,
-                                                const v1::GetPlanRequest& request, Time until);
-  absl::Status Hand(Route& route, const Payload& payload,
-                    const v1::GetCapabilitiesResponse& service, Time until,
-                    v1::GetPlanRequest& request);
+  absl::StatusOr<v1::GetCapabilitiesResponse> Capabilities();
+  absl::StatusOr<PlanReply> Check(v1::PlanReply& reply) const;
+  // Puts a small graph into the request, and sends a large one.
+  absl::Status Hand(const v1::GetCapabilitiesResponse& service);
+  absl::Status Upload(int64_t chunk_bytes);
+  absl::Status Send(int64_t chunk_bytes, int64_t from, bool& gone);
+  absl::StatusOr<v1::QueryUploadResponse> Query();
 
-  const pid_t pid = getpid();
-  const ClientOptions options;
-  RetryingClient calls;
+  RetryingClient& calls;
+  Route route;
+  const Time until;
+  v1::GetPlanRequest request;
+  std::optional<Payload> payload = {};  // once the service wants the graph
 };
 
-absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Route& route,
-                                                                              Time until) {
+absl::StatusOr<PlanReply> Asking::GetPlan(const PlanQuery& query) {
+  std::string asked;  // who was asked, and how often
+  for (int asks = 0; asks < kAsks;) {
+    RETURN_IF_ERROR(Capabilities().status());
+    v1::GetPlanResponse answer;
+    RETURN_IF_ERROR(calls.Call(route, "GetPlan", until, Unary(&Stub::GetPlan, request, answer)));
+    if (answer.has_plan()) {
+      return Check(*answer.mutable_plan());
+    }
+    if (answer.has_unplanned()) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, kUnplanned, answer.unplanned().why());
+    }
+    if (!answer.has_graph_required()) break;
+    asks = route.target() == asked ? asks + 1 : 1;
+    asked = route.target();
+    ASSIGN_OR_RETURN(const v1::GetCapabilitiesResponse service, Capabilities());
+    if (!payload.has_value()) {
+      ASSIGN_OR_RETURN(std::string plain, query.graph());
+      ASSIGN_OR_RETURN(payload, Pack(std::move(plain), service));
+    }
+    RETURN_IF_ERROR(Hand(service));
+  }
+  return ProtocolError(absl::StrCat(route.target(), " gave no plan for graph ",
+                                    ToHex(query.digest).substr(0, 12), " in ", kAsks, " answers"));
+}
+
+absl::StatusOr<v1::GetCapabilitiesResponse> Asking::Capabilities() {
   if (route.server() != nullptr) {
     if (const auto known = route.server()->capabilities()) return *known;
   }
@@ -148,8 +168,7 @@ absl::StatusOr<v1::GetCapabilitiesResponse> PlannerClient::Impl::Capabilities(Ro
   return answer;
 }
 
-absl::StatusOr<PlanReply> PlannerClient::Impl::Check(const Route& route,
-                                                     v1::PlanReply& reply) const {
+absl::StatusOr<PlanReply> Asking::Check(v1::PlanReply& reply) const {
   PlanReply checked{
       .plan = std::move(*reply.mutable_plan()), .sha256 = {}, .source = reply.source()};
   checked.sha256 = Sha256(checked.plan);
@@ -158,9 +177,7 @@ absl::StatusOr<PlanReply> PlannerClient::Impl::Check(const Route& route,
                                     ToHex(checked.sha256), " is not what was announced"));
 }
 
-absl::Status PlannerClient::Impl::Send(Route& route, const Payload& payload,
-                                       const v1::GetPlanRequest& request, int64_t chunk_bytes,
-                                       int64_t from, Time until, bool& gone) {
+absl::Status Asking::Send(int64_t chunk_bytes, int64_t from, bool& gone) {
   v1::UploadGraphResponse answer;
   const auto attempt = [&](grpc::ClientContext& context,
                            const std::shared_ptr<grpc::Channel>& channel) {
@@ -169,14 +186,14 @@ absl::Status PlannerClient::Impl::Send(Route& route, const Payload& payload,
     v1::UploadHeader& header = *message.mutable_header();
     header.set_tenant(request.tenant());
     header.set_graph_digest(request.graph_digest());
-    header.set_codec(payload.codec);
-    header.set_size(payload.size);
-    header.set_content_sha256(std::string(AsBytes(payload.sha256)));
+    header.set_codec(payload->codec);
+    header.set_size(payload->size);
+    header.set_content_sha256(std::string(AsBytes(payload->sha256)));
     header.set_resume_offset(from);
     bool open = writer->Write(message);  // false: the service has answered, or is gone
-    for (auto at = static_cast<size_t>(from); open && at < payload.data.size();
+    for (auto at = static_cast<size_t>(from); open && at < payload->data.size();
          at += static_cast<size_t>(chunk_bytes)) {
-      message.set_chunk(payload.data.substr(at, static_cast<size_t>(chunk_bytes)));
+      message.set_chunk(payload->data.substr(at, static_cast<size_t>(chunk_bytes)));
       open = writer->Write(message);
     }
     writer->WritesDone();
@@ -188,27 +205,24 @@ absl::Status PlannerClient::Impl::Send(Route& route, const Payload& payload,
   return ProtocolError(absl::StrCat(route.target(), " stored another graph than was sent"));
 }
 
-absl::StatusOr<v1::QueryUploadResponse> PlannerClient::Impl::Query(
-    Route& route, const Payload& payload, const v1::GetPlanRequest& request, Time until) {
+absl::StatusOr<v1::QueryUploadResponse> Asking::Query() {
   v1::QueryUploadRequest question;
   question.set_tenant(request.tenant());
   question.set_graph_digest(request.graph_digest());
-  question.set_codec(payload.codec);
-  question.set_content_sha256(std::string(AsBytes(payload.sha256)));
+  question.set_codec(payload->codec);
+  question.set_content_sha256(std::string(AsBytes(payload->sha256)));
   v1::QueryUploadResponse answer;
   RETURN_IF_ERROR(
       calls.Call(route, "QueryUpload", until, Unary(&Stub::QueryUpload, question, answer)));
   return answer;
 }
 
-absl::Status PlannerClient::Impl::Upload(Route& route, const Payload& payload,
-                                         const v1::GetPlanRequest& request, int64_t chunk_bytes,
-                                         Time until) {
+absl::Status Asking::Upload(int64_t chunk_bytes) {
   int64_t from = 0;
   bool may_resume = true;
   for (int breaks = 0;;) {
     bool gone = false;
-    const absl::Status sent = Send(route, payload, request, chunk_bytes, from, until, gone);
+    const absl::Status sent = Send(chunk_bytes, from, gone);
     if (sent.ok()) return sent;
     if (calls.Obey(route, sent, "UploadGraph", until)) continue;
     if (!gone) {
@@ -221,10 +235,10 @@ absl::Status PlannerClient::Impl::Upload(Route& route, const Payload& payload,
     if (++breaks > kBreaks) return sent;
     RETURN_IF_ERROR(calls.AwaitReturn(route, "UploadGraph", until, sent));
     calls.Pause(breaks, until);
-    ASSIGN_OR_RETURN(const v1::QueryUploadResponse held, Query(route, payload, request, until));
+    ASSIGN_OR_RETURN(const v1::QueryUploadResponse held, Query());
     if (held.present()) return absl::OkStatus();
     const int64_t committed = held.committed_size();
-    if (!may_resume || committed < 0 || committed > static_cast<int64_t>(payload.data.size())) {
+    if (!may_resume || committed < 0 || committed > static_cast<int64_t>(payload->data.size())) {
       from = 0;
       continue;
     }
@@ -233,21 +247,29 @@ absl::Status PlannerClient::Impl::Upload(Route& route, const Payload& payload,
   }
 }
 
-// Puts a small graph into the request, and sends a large one.
-absl::Status PlannerClient::Impl::Hand(Route& route, const Payload& payload,
-                                       const v1::GetCapabilitiesResponse& service, Time until,
-                                       v1::GetPlanRequest& request) {
-  if (static_cast<int64_t>(payload.data.size()) > service.max_inline_graph_bytes()) {
+absl::Status Asking::Hand(const v1::GetCapabilitiesResponse& service) {
+  if (static_cast<int64_t>(payload->data.size()) > service.max_inline_graph_bytes()) {
     const int64_t chunk_bytes = service.max_chunk_bytes() > 0 ? service.max_chunk_bytes() : 1 << 20;
     request.clear_graph();
-    return Upload(route, payload, request, chunk_bytes, until);
+    return Upload(chunk_bytes);
   }
   v1::GraphData& graph = *request.mutable_graph();
-  graph.set_codec(payload.codec);
-  graph.set_size(payload.size);
-  graph.set_data(payload.data);
+  graph.set_codec(payload->codec);
+  graph.set_size(payload->size);
+  graph.set_data(payload->data);
   return absl::OkStatus();
 }
+
+}  // namespace
+
+struct PlannerClient::Impl {
+  Impl(const std::string& address, const ClientOptions& options)
+      : tenant(options.tenant), calls(address, options, ChannelFor(options)) {}
+
+  const pid_t pid = getpid();
+  const std::string tenant;
+  RetryingClient calls;
+};
 
 PlannerClient::PlannerClient(const std::string& address, const ClientOptions& options)
     : impl_(std::make_unique<Impl>(address, options)) {}
@@ -256,53 +278,16 @@ PlannerClient::~PlannerClient() = default;
 
 absl::StatusOr<PlanReply> PlannerClient::GetPlan(const PlanQuery& query) {
   const Time until = steady_clock::now() + query.deadline;
-  RETURN_IF_ERROR(impl_->CheckProcess());
-  const v1::GetPlanRequest request = impl_->RequestFor(query);
-  Route route =
-      query.job.has_value()
-          ? impl_->calls.NewRoute(absl::StrCat("job/", impl_->options.tenant, "/", query.job->id),
-                                  /*meets=*/true)
-          : impl_->calls.NewRoute(absl::StrCat("graph/", ToHex(query.digest)));
-  return impl_->GetPlan(route, query, request, until);
-}
-
-v1::GetPlanRequest PlannerClient::Impl::RequestFor(const PlanQuery& query) const {
-  v1::GetPlanRequest request;
-  request.set_tenant(options.tenant);
-  request.set_graph_digest(std::string(AsBytes(query.digest)));
-  *request.mutable_mesh() = query.mesh;
-  *request.mutable_options() = query.options;
-  request.set_client_version(kClientVersion);
-  if (query.job.has_value()) Fill(*query.job, *request.mutable_job());
-  return request;
-}
-
-absl::StatusOr<PlanReply> PlannerClient::Impl::GetPlan(Route& route, const PlanQuery& query,
-                                                       v1::GetPlanRequest request, Time until) {
-  std::optional<Payload> payload;
-  std::string asked;  // who was asked, and how often
-  for (int asks = 0; asks < kAsks;) {
-    RETURN_IF_ERROR(Capabilities(route, until).status());
-    v1::GetPlanResponse answer;
-    RETURN_IF_ERROR(calls.Call(route, "GetPlan", until, Unary(&Stub::GetPlan, request, answer)));
-    if (answer.has_plan()) {
-      return Check(route, *answer.mutable_plan());
-    }
-    if (answer.has_unplanned()) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, kUnplanned, answer.unplanned().why());
-    }
-    if (!answer.has_graph_required()) break;
-    asks = route.target() == asked ? asks + 1 : 1;
-    asked = route.target();
-    ASSIGN_OR_RETURN(const v1::GetCapabilitiesResponse service, Capabilities(route, until));
-    if (!payload.has_value()) {
-      ASSIGN_OR_RETURN(std::string plain, query.graph());
-      ASSIGN_OR_RETURN(payload, Pack(std::move(plain), service));
-    }
-    RETURN_IF_ERROR(Hand(route, *payload, service, until, request));
+  if (getpid() != impl_->pid) {
+    return absl::FailedPreconditionError(
+        "this client was made before a fork: the child needs one of its own");
   }
-  return ProtocolError(absl::StrCat(route.target(), " gave no plan for graph ",
-                                    ToHex(query.digest).substr(0, 12), " in ", kAsks, " answers"));
+  RetryingClient& calls = impl_->calls;
+  Route route = query.job.has_value()
+                    ? calls.NewRoute(absl::StrCat("job/", impl_->tenant, "/", query.job->id),
+                                     /*meets=*/true)
+                    : calls.NewRoute(absl::StrCat("graph/", ToHex(query.digest)));
+  return Asking{calls, std::move(route), until, RequestFor(impl_->tenant, query)}.GetPlan(query);
 }
 
 ClientCounters PlannerClient::counters() const { return impl_->calls.counters(); }
