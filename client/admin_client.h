@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/client_tls.h"
+#include "client/once_call.h"
 #include "client/server_channel.h"
-#include "client/unary_call.h"
 
 #include "proto/admin.grpc.pb.h"
 
@@ -41,7 +41,7 @@ class AdminClient {
 
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(Rpc<Stub, Request, Response> rpc, const Request& request) {
-    return UnaryOnce(servers_, {}, rpc, request);
+    return CallOnce(servers_, {}, rpc, request);
   }
 
   ServerChannels servers_;

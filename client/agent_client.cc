@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/unary_call.h"
+#include "client/once_call.h"
 
 #include "passes/base/status_macros.h"
 
@@ -68,7 +68,7 @@ absl::StatusOr<v1::WatchEpochResponse> AgentClient::WatchEpoch(const v1::WatchEp
 
 absl::StatusOr<v1::EndEpochResponse> AgentClient::EndEpoch(const v1::EndEpochRequest& request) {
   const std::string group = GroupOf(request);
-  return UnaryOnce(servers_, {.about = group, .only = MetAt(group)}, &Stub::EndEpoch, request);
+  return CallOnce(servers_, {.about = group, .only = MetAt(group)}, &Stub::EndEpoch, request);
 }
 
 void AgentClient::StopWaiting() {

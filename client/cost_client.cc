@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/unary_call.h"
+#include "client/once_call.h"
 #include "grpcpp/client_context.h"
 
 #include "passes/base/status_macros.h"
@@ -45,24 +45,24 @@ CostClient::CostClient(std::string address, const ClientTls& tls,
 absl::StatusOr<v1::ListProfilesResponse> CostClient::List(const std::string& name) {
   v1::ListProfilesRequest request;
   request.set_name(name);
-  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::ListProfiles, request);
+  return CallOnce(servers_, {.deadline = deadline_}, &Stub::ListProfiles, request);
 }
 
 absl::StatusOr<v1::GetProfileResponse> CostClient::Get(const std::string& spec) {
   v1::GetProfileRequest request;
   request.set_profile(spec);
-  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::GetProfile, request);
+  return CallOnce(servers_, {.deadline = deadline_}, &Stub::GetProfile, request);
 }
 
 absl::StatusOr<v1::ImportProfileResponse> CostClient::Import(
     const v1::ImportProfileRequest& request) {
-  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::ImportProfile, request);
+  return CallOnce(servers_, {.deadline = deadline_}, &Stub::ImportProfile, request);
 }
 
 absl::StatusOr<v1::ProposeProfileResponse> CostClient::Propose(const std::string& name) {
   v1::ProposeProfileRequest request;
   request.set_name(name);
-  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::ProposeProfile, request);
+  return CallOnce(servers_, {.deadline = deadline_}, &Stub::ProposeProfile, request);
 }
 
 absl::StatusOr<v1::PromoteProfileResponse> CostClient::Promote(const std::string& name,
@@ -70,13 +70,13 @@ absl::StatusOr<v1::PromoteProfileResponse> CostClient::Promote(const std::string
   v1::PromoteProfileRequest request;
   request.set_name(name);
   request.set_version(version);
-  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::PromoteProfile, request);
+  return CallOnce(servers_, {.deadline = deadline_}, &Stub::PromoteProfile, request);
 }
 
 absl::StatusOr<v1::RollbackProfileResponse> CostClient::Rollback(const std::string& name) {
   v1::RollbackProfileRequest request;
   request.set_name(name);
-  return UnaryOnce(servers_, {.deadline = deadline_}, &Stub::RollbackProfile, request);
+  return CallOnce(servers_, {.deadline = deadline_}, &Stub::RollbackProfile, request);
 }
 
 absl::StatusOr<v1::ReportCostsResponse> CostClient::Report(

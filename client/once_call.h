@@ -6,9 +6,13 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/server_channel.h"
 #include "client/watched_call.h"
+
+#include "passes/base/status_macros.h"
 
 namespace bucketd::client {
 
@@ -26,5 +30,15 @@ struct OnceOptions {
 // three seconds. `asked` is the target of the last server that was asked; may be null.
 absl::Status CallOnce(ServerChannels& channels, const OnceOptions& options, absl::string_view name,
                       const Attempt& attempt, std::string* asked = nullptr);
+
+// The same of one message each way. Errors name the call as its request is: "GetStatus".
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> CallOnce(ServerChannels& channels, const OnceOptions& options,
+                                  Rpc<Stub, Request, Response> rpc, const Request& request) {
+  Response response;
+  const absl::string_view name = absl::StripSuffix(Request::descriptor()->name(), "Request");
+  RETURN_IF_ERROR(CallOnce(channels, options, name, Unary(rpc, request, response)));
+  return response;
+}
 
 }  // namespace bucketd::client

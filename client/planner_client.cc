@@ -13,7 +13,7 @@
 #include "client/channel.h"
 #include "client/errors.h"
 #include "client/retrying_client.h"
-#include "client/unary_call.h"
+#include "client/watched_call.h"
 
 #include "passes/base/status_macros.h"
 #include "proto/planner.grpc.pb.h"

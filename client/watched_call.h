@@ -20,6 +20,18 @@ namespace bucketd::client {
 using Attempt = std::function<grpc::Status(grpc::ClientContext& context,
                                            const std::shared_ptr<grpc::Channel>& channel)>;
 
+template <typename Stub, typename Request, typename Response>
+using Rpc = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
+// Of one message each way. Keeps references to both.
+template <typename Stub, typename Request, typename Response>
+Attempt Unary(Rpc<Stub, Request, Response> rpc, const Request& request, Response& response) {
+  return [=, &request, &response](grpc::ClientContext& context,
+                                  const std::shared_ptr<grpc::Channel>& channel) {
+    return (Stub(channel).*rpc)(&context, request, &response);
+  };
+}
+
 struct WatchOptions {
   std::chrono::milliseconds first_look{1000};   // into a call; the second comes after twice that
   std::chrono::milliseconds later_looks{5000};  // and these ask the call's own server, too
