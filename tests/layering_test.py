@@ -51,8 +51,8 @@ client/render: passes/{ir,plan,sim}
 client/cli: passes/base
 client: proto passes/{base,ir,plan,pass,io}
 client/ctl: passes passes/{base,ir,plan,cost,sim,pass,modes,io} server/{store,store/postgres} client client/{render,cli}
-gpu_agent/device: passes/base
 gpu_agent/pack: passes/base
+gpu_agent/device: passes/base gpu_agent/pack
 gpu_agent/comm: passes/base gpu_agent/device
 gpu_agent/exec: passes/base gpu_agent/{device,pack,comm}
 gpu_agent/backend: passes/base gpu_agent/{device,comm,exec}
@@ -61,7 +61,7 @@ gpu_agent/telemetry: passes/base gpu_agent/{device,comm}
 gpu_agent/library: passes/base gpu_agent/{device,comm,exec,telemetry}
 gpu_agent/profiler: passes/base gpu_agent/{comm,telemetry}
 gpu_agent/run: passes/{base,ir,plan,cost,sim,io} client client/cli gpu_agent/{device,pack,comm,exec,backend}
-gpu_agent/daemon: passes/{base,cost,io} server/process client client/cli gpu_agent/{device,pack,comm,exec,backend,telemetry,run}
+gpu_agent/daemon: passes/{base,cost,io} server/process client client/cli gpu_agent/{device,pack,comm,backend,telemetry,run}
 gpu_agent: client/cli gpu_agent/{run,daemon}
 """
 

@@ -12,7 +12,6 @@
 #include "gpu_agent/comm/endpoint.h"
 #include "gpu_agent/device/host_device.h"
 #include "gpu_agent/exec/agreement.h"
-#include "gpu_agent/exec/host_copier.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -130,16 +129,13 @@ absl::StatusOr<std::unique_ptr<Backend>> Backend::OnGpu(const GpuBackend& found,
 
 absl::Status Backend::Leave() {
   if (module_ == nullptr) return absl::OkStatus();
-  copier_ = nullptr;
   device_ = nullptr;
   return module_->leave(index_);
 }
 
 absl::Status Backend::Return() {
   if (device_ != nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, module_->open(index_));
-  ASSIGN_OR_RETURN(copier_, module_->copier(*device));
-  device_ = std::move(device);
+  ASSIGN_OR_RETURN(device_, module_->open(index_));
   return absl::OkStatus();
 }
 
@@ -157,7 +153,6 @@ std::unique_ptr<Backend> Backend::OnHost(const std::string& why) {
   backend->name_ = "ring";
   backend->reason_ = absl::StrCat("ring: ", why);
   backend->device_ = std::make_unique<HostDevice>();
-  backend->copier_ = std::make_unique<HostCopier>();
   return backend;
 }
 

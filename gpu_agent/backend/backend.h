@@ -11,7 +11,6 @@
 #include "gpu_agent/comm/ring.h"
 #include "gpu_agent/device/module_loader.h"
 #include "gpu_agent/device/stream.h"
-#include "gpu_agent/exec/copier.h"
 
 namespace bucketd::agent {
 
@@ -32,9 +31,8 @@ class Backend {
   // For logs: "ring: /opt/bucketd/libbucketd_cuda.so is absent", "nccl: 2 GPUs, NCCL 2.27.3
   // (libnccl.so.2)".
   const std::string& reason() const { return reason_; }
-  // REQUIRES for these and Connect: not after Leave.
+  // REQUIRES for this and Connect: not after Leave.
   Device& device() { return *device_; }
-  Copier& copier() { return *copier_; }
 
   // Takes nothing of a GPU's memory from now on, its context included, until Return. What was made
   // of the backend is gone before. Nothing on the host; repeated, nothing.
@@ -61,7 +59,6 @@ class Backend {
   int index_ = -1;                     // of the GPU
   std::string name_, reason_;
   std::unique_ptr<Device> device_;  // null: it was left
-  std::unique_ptr<Copier> copier_;
 };
 
 }  // namespace bucketd::agent

@@ -38,7 +38,7 @@ void CudaCopier::Free(const Table& table) {
   cudaFreeAsync(table.tiles, frees_->get());
 }
 
-absl::Status CudaCopier::Copy(Stream& stream, std::shared_ptr<const std::vector<Tile>> tiles) {
+absl::Status CudaCopier::Copy(Stream& stream, const TileList& tiles) {
   CudaStream* cuda = AsCudaStream(stream, uploads_->device());
   if (cuda == nullptr) return absl::InvalidArgumentError("a stream of another device");
   if (tiles->size() > std::numeric_limits<uint32_t>::max()) {
@@ -64,16 +64,14 @@ absl::Status CudaCopier::Copy(Stream& stream, std::shared_ptr<const std::vector<
 
 // Once for each table and graph: no event of outside orders what is in a capture, so the host waits
 // until the table is there.
-absl::Status CudaCopier::Freeze(Table& table,
-                                const std::shared_ptr<const std::vector<Tile>>& owner) {
+absl::Status CudaCopier::Freeze(Table& table, const TileList& owner) {
   if (table.frozen != nullptr) return absl::OkStatus();
   const BesideCaptures beside;
   table.frozen = owner;
   return uploads_->Drain(absl::Now() + kUploadLimit);
 }
 
-absl::StatusOr<CudaCopier::Table*> CudaCopier::Find(
-    const std::shared_ptr<const std::vector<Tile>>& tiles) {
+absl::StatusOr<CudaCopier::Table*> CudaCopier::Find(const TileList& tiles) {
   const auto found = tables_.find(tiles.get());
   // Another list may have come to lie where one was that is gone.
   if (found != tables_.end() && found->second.owner.lock() == tiles) return &found->second;

@@ -13,27 +13,28 @@
 #include "absl/status/statusor.h"
 
 #include "gpu_agent/cuda/cuda_device.h"
-#include "gpu_agent/exec/copier.h"
+#include "gpu_agent/device/stream.h"
 
 namespace bucketd::agent {
 
-// Tables of tiles go to the GPU when they are first used, on a stream of their own, and stay there
-// as long as their owner keeps them: a plan's tables are uploaded once. Nothing is asked of CUDA on
-// the way: a table that is gone is freed on another stream, behind its last copies. A table that a
-// capture has used stays to the end: the graph reads it at each replay.
-class CudaCopier final : public Copier {
+// Thread-safe. Tables of tiles go to the GPU when they are first used, on a stream of their own,
+// and stay there as long as their owner keeps them: a plan's tables are uploaded once. Nothing is
+// asked of CUDA on the way: a table that is gone is freed on another stream, behind its last
+// copies. A table that a capture has used stays to the end: the graph reads it at each replay.
+class CudaCopier {
  public:
   static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(int device);
-  ~CudaCopier() override;
+  ~CudaCopier();
   CudaCopier(const CudaCopier&) = delete;
   CudaCopier& operator=(const CudaCopier&) = delete;
 
-  absl::Status Copy(Stream& stream, std::shared_ptr<const std::vector<Tile>> tiles) override;
+  // As Device::CopyTiles.
+  absl::Status Copy(Stream& stream, const TileList& tiles);
 
  private:
   struct Table {
     std::weak_ptr<const std::vector<Tile>> owner;
-    std::shared_ptr<const std::vector<Tile>> frozen;  // the owner, of a table in a graph
+    TileList frozen;  // the owner, of a table in a graph
     Tile* tiles = nullptr;
     std::shared_ptr<Event> uploaded;
     std::map<uint64_t, std::shared_ptr<Event>> used;  // the last time, by the stream's id
@@ -41,9 +42,9 @@ class CudaCopier final : public Copier {
 
   CudaCopier(int blocks, std::unique_ptr<CudaStream> uploads, std::unique_ptr<CudaStream> frees)
       : blocks_(blocks), uploads_(std::move(uploads)), frees_(std::move(frees)) {}
-  absl::StatusOr<Table*> Find(const std::shared_ptr<const std::vector<Tile>>& tiles);
+  absl::StatusOr<Table*> Find(const TileList& tiles);
   absl::Status Upload(const std::vector<Tile>& tiles, Table& table);
-  absl::Status Freeze(Table& table, const std::shared_ptr<const std::vector<Tile>>& owner);
+  absl::Status Freeze(Table& table, const TileList& owner);
   void Free(const Table& table);
   void Forget();
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "gpu_agent/cuda/cuda_copier.h"
 #include "gpu_agent/device/steady.h"
 #include "passes/base/status_macros.h"
 
@@ -404,9 +405,20 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int index,
         absl::StrCat("GPU ", index, " (", properties.name,
                      ") gives no context: another process has it alone, or it is lost"));
   }
-  return std::make_unique<CudaDevice>(index, absl::StrCat("cuda:", index, " ", properties.name),
-                                      std::move(nccl));
+  auto device = std::make_unique<CudaDevice>(
+      index, absl::StrCat("cuda:", index, " ", properties.name), std::move(nccl));
+  RETURN_IF_ERROR(device->copier_.status());
+  return device;
 }
+
+CudaDevice::CudaDevice(int index, std::string name, std::shared_ptr<const NcclApi> nccl)
+    : index_(index),
+      name_(std::move(name)),
+      nccl_(std::move(nccl)),
+      staging_(index),
+      copier_(CudaCopier::Create(index)) {}
+
+CudaDevice::~CudaDevice() = default;
 
 bool CudaDevice::has_windows() const {
   return nccl_ != nullptr && nccl_->MemAlloc != nullptr && nccl_->CommWindowRegister != nullptr;
@@ -427,7 +439,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(int64_t bytes) {
                                         bytes, nccl_);
   }
   // CUDA promises 256 bytes only.
-  const size_t unit = static_cast<size_t>(alignment());
+  const size_t unit = size_t{kBufferAlignment};
   RETURN_IF_ERROR(CudaStatus(cudaMalloc(&allocation, static_cast<size_t>(bytes) + unit),
                              absl::StrCat("a buffer of ", bytes, " bytes on ", name_)));
   const size_t past = reinterpret_cast<uintptr_t>(allocation) % unit;
@@ -462,6 +474,11 @@ absl::Status CudaDevice::Copy(Stream& stream, const void* from, void* to, int64_
                              absl::StrCat("a copy of ", bytes, " bytes"));
   if (!copied.ok()) cuda->Fail(copied);
   return copied;
+}
+
+absl::Status CudaDevice::CopyTiles(Stream& stream, TileList tiles) {
+  RETURN_IF_ERROR(copier_.status());
+  return (*copier_)->Copy(stream, tiles);
 }
 
 CudaStream* AsCudaStream(Stream& stream, int device) {

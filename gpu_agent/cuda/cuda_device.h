@@ -162,6 +162,8 @@ class CudaStream final : public Stream {
   uint32_t shut_ = 0;
 };
 
+class CudaCopier;
+
 // Thread-safe. Memory comes from NCCL where there is one, so that it can be registered as a window
 // and handed to other processes. At its end no copy may be under way.
 class CudaDevice final : public Device {
@@ -170,15 +172,17 @@ class CudaDevice final : public Device {
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int index,
                                                           std::shared_ptr<const NcclApi> nccl);
   // What Open has found to be there.
-  CudaDevice(int index, std::string name, std::shared_ptr<const NcclApi> nccl)
-      : index_(index), name_(std::move(name)), nccl_(std::move(nccl)), staging_(index) {}
+  CudaDevice(int index, std::string name, std::shared_ptr<const NcclApi> nccl);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
 
   std::string name() const override { return name_; }
-  int64_t alignment() const override { return 4096; }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) override;
   void OnlyLook() override;
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override;
+  absl::Status CopyTiles(Stream& stream, TileList tiles) override;
 
   int index() const { return index_; }
   const std::shared_ptr<SpareEvents>& spare_events() const { return spare_; }
@@ -191,6 +195,7 @@ class CudaDevice final : public Device {
   const std::shared_ptr<const NcclApi> nccl_;
   const std::shared_ptr<SpareEvents> spare_ = std::make_shared<SpareEvents>(index_);
   Staging staging_;
+  const absl::StatusOr<std::unique_ptr<CudaCopier>> copier_;
 };
 
 // The stream as one of this GPU, or null.

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "gpu_agent/cuda/cuda_copier.h"
 #include "gpu_agent/cuda/cuda_device.h"
 #include "gpu_agent/cuda/nccl_api.h"
 #include "gpu_agent/cuda/nccl_communicator.h"
@@ -52,12 +51,6 @@ absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
   return device;
 }
 
-absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device) {
-  ASSIGN_OR_RETURN(const CudaDevice* cuda, AsCuda(device));
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaCopier> copier, CudaCopier::Create(cuda->index()));
-  return copier;
-}
-
 absl::StatusOr<std::string> NcclId() {
   RETURN_IF_ERROR(Nccl().status());
   ncclUniqueId id;
@@ -100,8 +93,8 @@ absl::StatusOr<std::string> NcclVersion() {
 extern "C" __attribute__((visibility("default"))) const bucketd::agent::GpuModule*
 bucketd_cuda_module_v1() {
   using namespace bucketd::agent;
-  static constexpr GpuModule kModule = {
-      kGpuModuleVersion, Count,  Open,    NewCopier,   Adopt,
-      TakenByNccl,       NcclId, NewNccl, NcclVersion, LeaveDevice};
+  static constexpr GpuModule kModule = {kGpuModuleVersion, Count,  Open,    Adopt,
+                                        TakenByNccl,       NcclId, NewNccl, NcclVersion,
+                                        LeaveDevice};
   return &kModule;
 }

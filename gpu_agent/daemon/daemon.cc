@@ -126,7 +126,7 @@ absl::Status Daemon::RunEpoch() {
   }
   metrics_.Began(group->epoch());
   spdlog::info("epoch {} begins: {}", group->epoch(), ring);
-  Prober prober(backend_.device(), backend_.copier(), group->communicator(), options_.sweep_bytes);
+  Prober prober(backend_.device(), group->communicator(), options_.sweep_bytes);
   absl::Status status = GiveWay();  // whoever came while the others were waited for
   if (status.ok()) status = Measure(prober, true);
   while (status.ok()) {

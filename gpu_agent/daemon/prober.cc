@@ -23,7 +23,7 @@ absl::Status Prober::Add(int64_t min_bytes, int64_t max_bytes, Probe& probe) {
   SweepOptions options;
   options.min_bytes = min_bytes;
   options.max_bytes = max_bytes;
-  ASSIGN_OR_RETURN(SweepResult sweep, Sweep(device_, copier_, communicator_, options, nullptr));
+  ASSIGN_OR_RETURN(SweepResult sweep, Sweep(device_, communicator_, options, nullptr));
   for (CollectiveRow& row : sweep.collectives) {
     probe.wrong += row.wrong;
     probe.sweep.collectives.push_back(std::move(row));
@@ -65,7 +65,7 @@ absl::Status Prober::FindStraggler(Probe& probe) {
   const auto tiles = std::make_shared<const std::vector<Tile>>(std::move(cut));
   for (int i = 0; i < kCopies; ++i) {
     const std::shared_ptr<Event> from = stream->Record();
-    RETURN_IF_ERROR(copier_.Copy(*stream, tiles));
+    RETURN_IF_ERROR(device_.CopyTiles(*stream, tiles));
     const std::shared_ptr<Event> to = stream->Record();
     RETURN_IF_ERROR(to->Wait(absl::InfiniteFuture()));
     ASSIGN_OR_RETURN(const int64_t ps, to->Since(*from));

@@ -8,7 +8,6 @@
 
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/device/stream.h"
-#include "gpu_agent/exec/copier.h"
 #include "gpu_agent/run/sweep.h"
 
 namespace bucketd::agent {
@@ -26,8 +25,8 @@ struct Probe {
 class Prober {
  public:
   // Messages of up to `max_bytes`, at least 4 KiB.
-  Prober(Device& device, Copier& copier, Communicator& communicator, int64_t max_bytes)
-      : device_(device), copier_(copier), communicator_(communicator), max_bytes_(max_bytes) {}
+  Prober(Device& device, Communicator& communicator, int64_t max_bytes)
+      : device_(device), communicator_(communicator), max_bytes_(max_bytes) {}
 
   // All sizes: for when a group has just met. All ranks call the same, in the same order.
   absl::StatusOr<Probe> Whole();
@@ -39,7 +38,6 @@ class Prober {
   absl::Status FindStraggler(Probe& probe);
 
   Device& device_;
-  Copier& copier_;
   Communicator& communicator_;
   const int64_t max_bytes_;
 };

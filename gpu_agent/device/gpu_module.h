@@ -15,7 +15,6 @@
 namespace bucketd::agent {
 
 class Communicator;
-class Copier;
 struct Collective;
 
 struct NcclOptions {
@@ -35,7 +34,7 @@ struct NcclOptions {
 };
 
 // A module of another build is refused: layouts of types cross this table.
-inline constexpr uint32_t kGpuModuleVersion = 7;
+inline constexpr uint32_t kGpuModuleVersion = 8;
 inline constexpr char kGpuModuleEntry[] = "bucketd_cuda_module_v1";
 
 // All functions are thread-safe.
@@ -45,8 +44,6 @@ struct GpuModule {
   absl::StatusOr<int> (*count)();
   // Lives as long as what it made. Several of one index are one device.
   absl::StatusOr<std::unique_ptr<Device>> (*open)(int index);
-  // Copies by kernels.
-  absl::StatusOr<std::unique_ptr<Copier>> (*copier)(Device& device);
   // A stream of somebody else's, a cudaStream_t, which outlives what is returned. Null is the
   // default stream.
   absl::StatusOr<std::unique_ptr<Stream>> (*adopt)(Device& device, void* stream);

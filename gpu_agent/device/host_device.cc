@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "gpu_agent/pack/segments.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -32,7 +33,7 @@ class HostBuffer final : public Buffer {
 absl::StatusOr<std::unique_ptr<Buffer>> HostDevice::Allocate(int64_t bytes) {
   if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a buffer of ", bytes, " bytes"));
   void* data = nullptr;
-  if (posix_memalign(&data, static_cast<size_t>(alignment()), static_cast<size_t>(bytes)) != 0) {
+  if (posix_memalign(&data, size_t{kBufferAlignment}, static_cast<size_t>(bytes)) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for a buffer of ", bytes, " B"));
   }
   return std::make_unique<HostBuffer>(data, bytes);
@@ -52,6 +53,16 @@ absl::Status HostDevice::Copy(Stream& stream, const void* from, void* to, int64_
   if (bytes == 0) return absl::OkStatus();
   host->Enqueue([from, to, bytes] {
     std::memcpy(to, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  });
+  return absl::OkStatus();
+}
+
+absl::Status HostDevice::CopyTiles(Stream& stream, TileList tiles) {
+  HostStream* host = AsHostStream(stream);
+  if (host == nullptr) return absl::InvalidArgumentError("a copy on the host wants a host stream");
+  host->Enqueue([tiles = std::move(tiles)] {
+    CopyOnHost(*tiles);
     return absl::OkStatus();
   });
   return absl::OkStatus();

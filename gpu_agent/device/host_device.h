@@ -16,13 +16,13 @@ namespace bucketd::agent {
 class HostDevice final : public Device {
  public:
   std::string name() const override { return "host"; }
-  int64_t alignment() const override { return 4096; }
   // What it holds is unspecified. INVALID_ARGUMENT for negative sizes, RESOURCE_EXHAUSTED without
   // memory; a buffer of no bytes is one that nobody may read.
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override;
   // Its streams are HostStreams.
   absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) override;
   absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) override;
+  absl::Status CopyTiles(Stream& stream, TileList tiles) override;
 };
 
 // The stream as one that runs closures, or null if it is another device's.

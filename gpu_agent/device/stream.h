@@ -8,10 +8,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
+#include "gpu_agent/pack/tile.h"
 
 namespace bucketd::agent {
 
@@ -63,7 +66,9 @@ class Stream {
   }
 };
 
-// Frees itself; does not outlive its device. Memory is aligned to Device::alignment().
+inline constexpr int64_t kBufferAlignment = 4096;
+
+// Frees itself; does not outlive its device. Memory is aligned to kBufferAlignment.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -71,12 +76,14 @@ class Buffer {
   virtual int64_t bytes() const = 0;
 };
 
+// Of Cut(); whoever keeps a list uses it again.
+using TileList = std::shared_ptr<const std::vector<Tile>>;
+
 // Thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string name() const = 0;   // "host", "cuda:0 NVIDIA H200"
-  virtual int64_t alignment() const = 0;  // of buffers; a power of two, at least 4096
+  virtual std::string name() const = 0;  // "host", "cuda:0 NVIDIA H200"
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
   // `name` is what traces and thread lists call it, at most 15 characters.
   virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream(const std::string& name) = 0;
@@ -85,6 +92,10 @@ class Device {
   virtual void OnlyLook() {}
   // Host memory to device memory and back, ordered on `stream`. Host memory must stay until then.
   virtual absl::Status Copy(Stream& stream, const void* from, void* to, int64_t bytes) = 0;
+  // Copies within the device's memory, by threads of the host or kernels of the GPU, all in one
+  // launch. What tiles point to stays until the stream is past them. INVALID_ARGUMENT if the stream
+  // is of another device.
+  virtual absl::Status CopyTiles(Stream& stream, TileList tiles) = 0;
 };
 
 }  // namespace bucketd::agent

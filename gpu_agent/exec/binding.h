@@ -14,11 +14,8 @@
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/device/stream.h"
 #include "gpu_agent/exec/layout.h"
-#include "gpu_agent/pack/tile.h"
 
 namespace bucketd::agent {
-
-using TileList = std::shared_ptr<const std::vector<Tile>>;
 
 // Tensors of a bucket, one a member, in payload order; they stay until the ticket is done, after an
 // error until the executor is gone.

@@ -46,9 +46,8 @@ constexpr absl::Duration kCloseLimit = absl::Seconds(10);
 
 }  // namespace
 
-Executor::Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options)
+Executor::Executor(Device& device, Program program, const ExecutorOptions& options)
     : device_(device),
-      copier_(copier),
       program_(std::move(program)),
       options_(options),
       binder_(program_),
@@ -221,7 +220,7 @@ absl::Status Executor::Launch(const TicketPtr& ticket) {
   TakeMemory(ticket, pack);
   if (ticket->in != nullptr) {
     ticket->pack_begin = pack.Record();
-    RETURN_IF_ERROR(copier_.Copy(pack, ticket->in));
+    RETURN_IF_ERROR(device_.CopyTiles(pack, ticket->in));
     ticket->packed = pack.Record();
     if (&pack != &wire) wire.After(ticket->packed);
   }
@@ -245,7 +244,7 @@ absl::Status Executor::Unpack(Ticket& ticket, Stream& stream) {
   }
   stream.After(ticket.arrived);
   ticket.unpack_begin = stream.Record();
-  RETURN_IF_ERROR(copier_.Copy(stream, ticket.out));
+  RETURN_IF_ERROR(device_.CopyTiles(stream, ticket.out));
   ticket.done = stream.Record();
   return absl::OkStatus();
 }

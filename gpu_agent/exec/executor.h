@@ -31,7 +31,6 @@
 #include "gpu_agent/device/steady.h"
 #include "gpu_agent/device/stream.h"
 #include "gpu_agent/exec/binding.h"
-#include "gpu_agent/exec/copier.h"
 #include "gpu_agent/exec/layout.h"
 
 namespace bucketd::agent {
@@ -85,9 +84,8 @@ class Executor {
   // a bucket has no channel, or one of another size. Allocates all memory that buckets need, and
   // registers it with the communicators; where that fails on one rank, all of its group run
   // unregistered, and standard error says so.
-  // `device` and `copier` outlive the executor.
-  static absl::StatusOr<std::unique_ptr<Executor>> Create(Device& device, Copier& copier,
-                                                          Program program,
+  // `device` outlives the executor.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(Device& device, Program program,
                                                           std::vector<Channel> channels,
                                                           const ExecutorOptions& options);
   // Close(). Where that was not OK, the buckets' memory is left to the process, and standard error
@@ -156,7 +154,7 @@ class Executor {
     TicketPtr by;
   };
 
-  Executor(Device& device, Copier& copier, Program program, const ExecutorOptions& options);
+  Executor(Device& device, Program program, const ExecutorOptions& options);
   absl::Status Open(std::vector<Channel> channels);
   absl::Status TakeArena();
   absl::StatusOr<bool> Register(Lane& lane, SteadyTime deadline);
@@ -178,7 +176,6 @@ class Executor {
   void Look();
 
   Device& device_;
-  Copier& copier_;
   const Program program_;
   const ExecutorOptions options_;
   std::unique_ptr<Buffer> memory_;  // null: the caller's, or none

@@ -20,11 +20,10 @@ std::string NameOf(const std::string& mesh_dim, int32_t lane) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Device& device, Copier& copier,
-                                                           Program program,
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Device& device, Program program,
                                                            std::vector<Channel> channels,
                                                            const ExecutorOptions& options) {
-  std::unique_ptr<Executor> executor(new Executor(device, copier, std::move(program), options));
+  std::unique_ptr<Executor> executor(new Executor(device, std::move(program), options));
   RETURN_IF_ERROR(executor->Open(std::move(channels)));
   return executor;
 }

@@ -62,8 +62,8 @@ absl::StatusOr<std::unique_ptr<bucket_telemetry>> OpenTelemetry(const char* agen
   return opened;
 }
 
-// A graph reads the copier's tables at each of its replays, and what hangs may read them yet.
-// Known, so that no checker of leaks finds it.
+// A graph reads the device's tables of tiles at each of its replays, and what hangs may read them
+// yet. Known, so that no checker of leaks finds it.
 void LeaveToProcess(bucket_executor* executor) {
   static std::mutex mutex;
   static auto* left = new std::vector<bucket_executor*>;

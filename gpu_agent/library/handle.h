@@ -70,7 +70,6 @@ struct bucket_executor {
 
   const bucketd::agent::Maker maker{};
   std::unique_ptr<bucketd::agent::Device> device;
-  std::unique_ptr<bucketd::agent::Copier> copier;
   const bucketd::agent::GpuModule* module = nullptr;  // null: the host
   std::unique_ptr<bucketd::agent::Executor> executor;
   std::mutex mutex;

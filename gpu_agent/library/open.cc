@@ -11,7 +11,6 @@
 #include "gpu_agent/comm/ring_connect.h"
 #include "gpu_agent/device/host_device.h"
 #include "gpu_agent/device/steady.h"
-#include "gpu_agent/exec/host_copier.h"
 #include "gpu_agent/library/handle.h"
 #include "passes/base/status_macros.h"
 
@@ -122,7 +121,6 @@ absl::StatusOr<std::unique_ptr<Communicator>> SplitOff(const bucket_channel& cha
 absl::Status TakeDevice(int32_t index, const FindGpus& gpus, bucket_executor& handle) {
   if (index < 0) {
     handle.device = std::make_unique<HostDevice>();
-    handle.copier = std::make_unique<HostCopier>();
     return absl::OkStatus();
   }
   const GpuBackend found = gpus();
@@ -132,7 +130,6 @@ absl::Status TakeDevice(int32_t index, const FindGpus& gpus, bucket_executor& ha
   }
   handle.module = found.module;
   ASSIGN_OR_RETURN(handle.device, found.module->open(index));
-  ASSIGN_OR_RETURN(handle.copier, found.module->copier(*handle.device));
   return absl::OkStatus();
 }
 
@@ -195,8 +192,7 @@ absl::StatusOr<std::unique_ptr<bucket_executor>> OpenExecutor(
     channels.push_back({from.mesh_dim, from.lane, *std::move(communicator)});
   }
   ASSIGN_OR_RETURN(opened->executor,
-                   Executor::Create(*opened->device, *opened->copier, std::move(program),
-                                    std::move(channels), how));
+                   Executor::Create(*opened->device, std::move(program), std::move(channels), how));
   return opened;
 }
 

@@ -164,10 +164,10 @@ absl::StatusOr<Measured> Measure(const CalibrateArgs& args, Session& session,
                                  Communicator& communicator) {
   Measured measured{communicator.ToString(), {}};
   TablePrinter table(measured.by, session.ranks());
-  ASSIGN_OR_RETURN(measured.sweep, Sweep(session.device(), session.copier(), communicator,
-                                         args.sweep, [&](const CollectiveRow& row) {
-                                           if (session.rank() == 0) table.Add(row);
-                                         }));
+  ASSIGN_OR_RETURN(measured.sweep,
+                   Sweep(session.device(), communicator, args.sweep, [&](const CollectiveRow& row) {
+                     if (session.rank() == 0) table.Add(row);
+                   }));
   return measured;
 }
 

@@ -110,8 +110,8 @@ class Replayer {
                        session_.Connect(absl::StrCat("group ", channels.size())));
       channels.push_back({spec.mesh_dim, spec.lane, std::move(communicator)});
     }
-    ASSIGN_OR_RETURN(executor_, Executor::Create(session_.device(), session_.copier(),
-                                                 std::move(program), std::move(channels), {}));
+    ASSIGN_OR_RETURN(executor_, Executor::Create(session_.device(), std::move(program),
+                                                 std::move(channels), {}));
     return MakeTensors();
   }
 

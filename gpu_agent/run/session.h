@@ -53,7 +53,6 @@ class Session {
   bool first_of_node() const { return local_rank_ == 0; }
   const std::string& backend() const { return backend_->name(); }
   Device& device() { return backend_->device(); }
-  Copier& copier() { return backend_->copier(); }
   // A process group of all ranks; they ask for the same names in the same order. As Lost where that
   // is why it did not come about. REQUIRES: one node.
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const std::string& group);

@@ -81,8 +81,8 @@ void WritePayload(DType dtype, int first_rank, int ranks, int64_t at, int64_t co
 
 class Sweeper {
  public:
-  Sweeper(Device& device, Copier& copier, Communicator& communicator, const SweepOptions& options)
-      : device_(device), copier_(copier), communicator_(communicator), options_(options) {}
+  Sweeper(Device& device, Communicator& communicator, const SweepOptions& options)
+      : device_(device), communicator_(communicator), options_(options) {}
 
   absl::Status Open() {
     ASSIGN_OR_RETURN(stream_, device_.NewStream("calibrate"));
@@ -130,7 +130,8 @@ class Sweeper {
                             move == Move::kBytes ? elements * BytesRead(unit) : elements, move});
       }
       ASSIGN_OR_RETURN(std::vector<Tile> tiles, Cut(segments));
-      return copier_.Copy(*stream_, std::make_shared<const std::vector<Tile>>(std::move(tiles)));
+      return device_.CopyTiles(*stream_,
+                               std::make_shared<const std::vector<Tile>>(std::move(tiles)));
     };
     // Whatever the first launch of a kernel loads may wait for the device: not behind a gate.
     RETURN_IF_ERROR(copy(0));
@@ -260,7 +261,6 @@ class Sweeper {
   }
 
   Device& device_;
-  Copier& copier_;
   Communicator& communicator_;
   const SweepOptions& options_;
   std::unique_ptr<Buffer> pool_, barrier_;
@@ -273,10 +273,10 @@ class Sweeper {
 
 }  // namespace
 
-absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& communicator,
+absl::StatusOr<SweepResult> Sweep(Device& device, Communicator& communicator,
                                   const SweepOptions& options,
                                   const std::function<void(const CollectiveRow&)>& on_row) {
-  Sweeper sweeper(device, copier, communicator, options);
+  Sweeper sweeper(device, communicator, options);
   RETURN_IF_ERROR(sweeper.Open());
   SweepResult result;
   const auto measure = [&](auto... how) -> absl::Status {

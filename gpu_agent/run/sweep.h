@@ -12,7 +12,6 @@
 
 #include "gpu_agent/comm/communicator.h"
 #include "gpu_agent/device/stream.h"
-#include "gpu_agent/exec/copier.h"
 
 namespace bucketd::agent {
 
@@ -53,7 +52,7 @@ struct SweepResult {
 
 // All ranks call it with the same options. `on_row` may be null; called after each collective's
 // row. The communicator's first error. REQUIRES: 2 to 64 ranks, min_bytes <= max_bytes.
-absl::StatusOr<SweepResult> Sweep(Device& device, Copier& copier, Communicator& communicator,
+absl::StatusOr<SweepResult> Sweep(Device& device, Communicator& communicator,
                                   const SweepOptions& options,
                                   const std::function<void(const CollectiveRow&)>& on_row);
 

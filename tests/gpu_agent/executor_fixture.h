@@ -14,7 +14,6 @@
 
 #include "gpu_agent/device/host_device.h"
 #include "gpu_agent/exec/executor.h"
-#include "gpu_agent/exec/host_copier.h"
 #include "tests/gpu_agent/ring_of_threads.h"
 
 namespace bucketd::agent {
@@ -107,10 +106,9 @@ inline absl::StatusOr<std::unique_ptr<Executor>> OpenExecutor(
     Program program, std::unique_ptr<Communicator> communicator,
     const ExecutorOptions& options = {}) {
   static HostDevice device;
-  static HostCopier copier;
   std::vector<Channel> channels;
   channels.push_back({"dp", 0, std::move(communicator)});
-  return Executor::Create(device, copier, std::move(program), std::move(channels), options);
+  return Executor::Create(device, std::move(program), std::move(channels), options);
 }
 
 // What a rank puts in and gets out of one bucket.

@@ -22,7 +22,6 @@
 #include "gpu_agent/comm/ring_connect.h"
 #include "gpu_agent/device/gpu_module.h"
 #include "gpu_agent/device/host_device.h"
-#include "gpu_agent/exec/host_copier.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
@@ -38,6 +37,10 @@ std::byte* OnGpu(std::byte* host) {
 template <typename T>
 T* OnHost(T* address) {
   return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(address) & ~kOnGpu);
+}
+
+bool IsOnGpu(const void* address) {
+  return address == nullptr || (reinterpret_cast<uintptr_t>(address) & kOnGpu) != 0;
 }
 
 class FakeBuffer final : public Buffer {
@@ -62,7 +65,6 @@ class FakeGpu final : public Device {
  public:
   explicit FakeGpu(int index) : index_(index) {}
   std::string name() const override { return absl::StrCat("cuda:", index_, " of the tests"); }
-  int64_t alignment() const override { return host_.alignment(); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, host_.Allocate(bytes));
     return std::make_unique<FakeBuffer>(std::move(buffer));
@@ -75,30 +77,19 @@ class FakeGpu final : public Device {
     RETURN_IF_ERROR(Lost());
     return host_.Copy(stream, OnHost(from), OnHost(to), bytes);
   }
-
- private:
-  const int index_;
-  HostDevice host_;
-};
-
-bool IsOnGpu(const void* address) {
-  return address == nullptr || (reinterpret_cast<uintptr_t>(address) & kOnGpu) != 0;
-}
-
-class FakeCopier final : public Copier {
- public:
-  absl::Status Copy(Stream& stream, std::shared_ptr<const std::vector<Tile>> tiles) override {
+  absl::Status CopyTiles(Stream& stream, TileList tiles) override {
     auto here = std::make_shared<std::vector<Tile>>(*tiles);
     for (Tile& tile : *here) {
       if (!IsOnGpu(tile.from) || !IsOnGpu(tile.to)) return absl::InternalError("host memory");
       tile.from = OnHost(tile.from);
       tile.to = OnHost(tile.to);
     }
-    return host_.Copy(stream, std::move(here));
+    return host_.CopyTiles(stream, std::move(here));
   }
 
  private:
-  HostCopier host_;
+  const int index_;
+  HostDevice host_;
 };
 
 // An id is the folder where the ring meets. Rank 0 made it and removes it.
@@ -168,13 +159,8 @@ std::string ContextFile() {
 absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
   if (index < 0 || index > 1) return absl::InvalidArgumentError("there are 2 GPUs");
   if (!ContextFile().empty()) std::ofstream(ContextFile()) << index;
-  return std::make_unique<FakeGpu>(index);
-}
-
-absl::StatusOr<std::unique_ptr<Copier>> NewCopier(Device& device) {
-  if (dynamic_cast<FakeGpu*>(&device) == nullptr) return absl::InvalidArgumentError("no GPU");
   if (std::getenv("FAKE_GPUS_FULL") != nullptr) return absl::ResourceExhaustedError("no memory");
-  return std::make_unique<FakeCopier>();
+  return std::make_unique<FakeGpu>(index);
 }
 
 absl::StatusOr<std::string> NcclId() {
@@ -211,7 +197,6 @@ bucketd_cuda_module_v1() {
       kGpuModuleVersion,
       []() -> absl::StatusOr<int> { return 2; },
       Open,
-      NewCopier,
       [](Device&, void*) -> absl::StatusOr<std::unique_ptr<Stream>> {
         return absl::UnimplementedError("the host has no streams of others");
       },

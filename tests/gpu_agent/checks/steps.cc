@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 
-#include "gpu_agent/cuda/cuda_copier.h"
+#include "gpu_agent/cuda/cuda_device.h"
 #include "gpu_agent/cuda/nccl_communicator.h"
 #include "gpu_agent/pack/segments.h"
 #include "tests/gpu_agent/checks/line.h"
@@ -136,16 +136,15 @@ TEST_F(Steps, LanesRunBesideATrainersOwnCollectivesAndABusyGpu) {
     CudaDevice device(GpuOf(rank), "a trainer's GPU", Api());
     const int64_t bytes = Simulated() ? 1 << 16 : 64 * kMiB;
     const auto memory = *device.Allocate(2 * bytes), sums = *device.Allocate(4096);
-    const auto copier = *CudaCopier::Create(GpuOf(rank));
     CudaStream stream(GpuOf(rank), mine.stream(), false);
     const Segment busy{memory->data(), memory->data() + bytes, bytes, Move::kBytes};
     const auto tiles = std::make_shared<const std::vector<Tile>>(*Cut({&busy, 1}));
     const Segment zero{nullptr, memory->data(), bytes, Move::kZero};
     EXPECT_TRUE(
-        copier->Copy(stream, std::make_shared<const std::vector<Tile>>(*Cut({&zero, 1}))).ok());
+        device.CopyTiles(stream, std::make_shared<const std::vector<Tile>>(*Cut({&zero, 1}))).ok());
     const Segment none{nullptr, sums->data(), 4096, Move::kZero};
     EXPECT_TRUE(
-        copier->Copy(stream, std::make_shared<const std::vector<Tile>>(*Cut({&none, 1}))).ok());
+        device.CopyTiles(stream, std::make_shared<const std::vector<Tile>>(*Cut({&none, 1}))).ok());
     const auto run = mine.Prepare();
     const absl::Time begin = absl::Now();
     for (int k = 0; k < times; ++k) {
@@ -153,7 +152,7 @@ TEST_F(Steps, LanesRunBesideATrainersOwnCollectivesAndABusyGpu) {
       mine.Upload(*run);
       mine.Meet();
       EXPECT_EQ(mine.Start(*run, InOrder(), tickets), "");
-      EXPECT_TRUE(copier->Copy(stream, tiles).ok());
+      EXPECT_TRUE(device.CopyTiles(stream, tiles).ok());
       AllReduce(mine, sums->data(), 1000);
       EXPECT_EQ(mine.Join(tickets), "");
       mine.Meet();

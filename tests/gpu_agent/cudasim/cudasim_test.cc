@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 
+#include "gpu_agent/cuda/cuda_copier.h"
 #include "gpu_agent/pack/segments.h"
 #include "tests/gpu_agent/cudasim/gpus.h"
 
@@ -146,9 +147,8 @@ TEST(CudasimTest, ARankOpensAContextOnItsOwnGpuOnly) {
   sim::World world({.devices = 3});
   {
     CudaDevice device(2, "cuda:2 simulated", world.nccl_api());
-    const auto copier = CudaCopier::Create(2);
     const auto stream = device.NewStream("alone");
-    ASSERT_TRUE(copier.ok() && stream.ok());
+    ASSERT_TRUE(stream.ok());
     const auto memory = device.Allocate(4096);
     const std::vector<std::byte> bytes(4096);
     EXPECT_TRUE(device.Copy(**stream, bytes.data(), (*memory)->data(), 4096).ok());
@@ -180,12 +180,11 @@ TEST(CudasimTest, AGpuThatIsLeftHasNoContextAndCanBeOpenedAnew) {
   for (int round = 0; round < 2; ++round) {
     {
       CudaDevice device(2, "cuda:2 simulated", world.nccl_api());
-      const auto copier = *CudaCopier::Create(2);
       const auto stream = *device.NewStream("alone");
       const auto memory = *device.Allocate(4096);
       const Segment zeros{nullptr, memory->data(), 4096, Move::kZero};
       const auto tiles = *Cut({&zeros, 1});
-      EXPECT_TRUE(copier->Copy(*stream, std::make_shared<const std::vector<Tile>>(tiles)).ok());
+      EXPECT_TRUE(device.CopyTiles(*stream, std::make_shared<const std::vector<Tile>>(tiles)).ok());
       EXPECT_TRUE(stream->Record()->Wait(absl::InfiniteFuture()).ok());
     }
     EXPECT_THAT(world.contexts(), UnorderedElementsAre(2));

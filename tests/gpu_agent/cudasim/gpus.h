@@ -12,7 +12,6 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 
-#include "gpu_agent/cuda/cuda_copier.h"
 #include "gpu_agent/cuda/cuda_device.h"
 #include "gpu_agent/cuda/nccl_communicator.h"
 #include "tests/gpu_agent/cudasim/world.h"
@@ -64,7 +63,6 @@ class GpuRank {
       : rank_(rank),
         device_(std::make_unique<CudaDevice>(rank, "cuda:" + std::to_string(rank) + " simulated",
                                              world.nccl_api())),
-        copier_(*CudaCopier::Create(rank)),
         stream_(*device_->NewStream("trainer")) {
     std::vector<Channel> channels;
     for (int lane = 0; lane < lanes; ++lane) {
@@ -75,8 +73,7 @@ class GpuRank {
       }
       channels.push_back({"dp", lane, *std::move(joined)});
     }
-    auto made =
-        Executor::Create(*device_, *copier_, program, std::move(channels), {.timeout = timeout});
+    auto made = Executor::Create(*device_, program, std::move(channels), {.timeout = timeout});
     opened_ = made.status();
     if (made.ok()) executor_ = *std::move(made);
   }
@@ -145,7 +142,6 @@ class GpuRank {
   const int rank_;
   absl::Status opened_;
   const std::unique_ptr<CudaDevice> device_;
-  const std::unique_ptr<CudaCopier> copier_;
   const std::unique_ptr<Stream> stream_;
   std::vector<std::unique_ptr<OnGpu>> kept_;
   std::unique_ptr<Executor> executor_;

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "gpu_agent/cuda/cuda_copier.h"
 #include "gpu_agent/cuda/cuda_device.h"
 #include "gpu_agent/cuda/nccl_communicator.h"
 #include "gpu_agent/device/gpu_module.h"
@@ -18,11 +17,6 @@ const GpuModule& Module() {
     auto* module = new GpuModule{};
     module->open = [](int index) -> absl::StatusOr<std::unique_ptr<Device>> {
       return std::make_unique<CudaDevice>(index, "cuda simulated", Api());
-    };
-    module->copier = [](Device& device) -> absl::StatusOr<std::unique_ptr<Copier>> {
-      auto copier = CudaCopier::Create(dynamic_cast<CudaDevice&>(device).index());
-      if (!copier.ok()) return copier.status();
-      return std::unique_ptr<Copier>(*std::move(copier));
     };
     module->adopt = [](Device& device, void* stream) -> absl::StatusOr<std::unique_ptr<Stream>> {
       auto& gpu = dynamic_cast<CudaDevice&>(device);

@@ -44,10 +44,9 @@ TEST(ProberTest, AnEpochThatEndsWithinAProbeFreesNothingInUse) {
     {
       Meeting meeting(world, 1, 1);
       CudaDevice device(0, "cuda simulated", world.nccl_api());
-      const auto copier = *CudaCopier::Create(0);
       const auto real = *meeting.Join(device, 0, 0, absl::Seconds(30));
       Ending communicator(*real, whole ? 1 << 20 : launches);
-      const auto probe = Prober(device, *copier, communicator, 4096).Short();
+      const auto probe = Prober(device, communicator, 4096).Short();
       EXPECT_TRUE(absl::IsAborted(probe.status())) << probe.status();
     }
     world.Drain();

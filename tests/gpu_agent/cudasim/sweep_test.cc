@@ -23,10 +23,9 @@ TEST(SweepTest, TheHostsLaunchIsNotInACollectivesTime) {
   Meeting meeting(world, kPeers, 1);
   OnRanks(kPeers, [&](int rank) {
     CudaDevice device(rank, "cuda simulated", world.nccl_api());
-    const auto copier = *CudaCopier::Create(rank);
     const auto communicator = *meeting.Join(device, rank, 0, absl::Seconds(30));
     const auto swept =
-        Sweep(device, *copier, *communicator, {.min_bytes = 4096, .max_bytes = 4096}, nullptr);
+        Sweep(device, *communicator, {.min_bytes = 4096, .max_bytes = 4096}, nullptr);
     ASSERT_TRUE(swept.ok()) << swept.status();
     EXPECT_EQ(swept->collectives.size(), 12u);
     for (const CollectiveRow& row : swept->collectives) {
