@@ -448,8 +448,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(int64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::NewStream(const std::string&) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, CudaStream::Start(index_, spare_));
-  return stream;
+  return CudaStream::Start(index_, spare_);
 }
 
 void CudaDevice::OnlyLook() {

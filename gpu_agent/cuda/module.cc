@@ -46,9 +46,7 @@ absl::StatusOr<CudaDevice*> AsCuda(Device& device) {
 }
 
 absl::StatusOr<std::unique_ptr<Device>> Open(int index) {
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device,
-                   CudaDevice::Open(index, Nccl().ok() ? *Nccl() : nullptr));
-  return device;
+  return CudaDevice::Open(index, Nccl().ok() ? *Nccl() : nullptr);
 }
 
 absl::StatusOr<std::string> NcclId() {
@@ -65,10 +63,8 @@ absl::StatusOr<std::string> NcclId() {
 absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(Device& device, const NcclOptions& options) {
   RETURN_IF_ERROR(Nccl().status());
   ASSIGN_OR_RETURN(CudaDevice * cuda, AsCuda(device));
-  ASSIGN_OR_RETURN(std::unique_ptr<NcclCommunicator> communicator,
-                   options.parent != nullptr ? NcclCommunicator::Split(*Nccl(), *cuda, options)
-                                             : NcclCommunicator::Create(*Nccl(), *cuda, options));
-  return communicator;
+  return options.parent != nullptr ? NcclCommunicator::Split(*Nccl(), *cuda, options)
+                                   : NcclCommunicator::Create(*Nccl(), *cuda, options);
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> Adopt(Device& device, void* stream) {

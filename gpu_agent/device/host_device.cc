@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "gpu_agent/pack/segments.h"
-#include "passes/base/status_macros.h"
 
 namespace bucketd::agent {
 namespace {
@@ -40,8 +39,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> HostDevice::Allocate(int64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> HostDevice::NewStream(const std::string& name) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, HostStream::Start(name));
-  return stream;
+  return HostStream::Start(name);
 }
 
 absl::Status HostDevice::Copy(Stream& stream, const void* from, void* to, int64_t bytes) {

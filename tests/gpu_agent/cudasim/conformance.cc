@@ -33,11 +33,9 @@ class SimulatedGroup final : public CommunicatorGroup {
   absl::StatusOr<std::unique_ptr<Communicator>> Make(int rank) override {
     auto& device = devices_[static_cast<size_t>(rank)];
     device = NewGpu(rank);
-    auto made = NcclCommunicator::Create(world_.nccl_api(), *device,
-                                         {std::string(id_.internal, sizeof(id_.internal)), rank,
-                                          options_.size, "group", options_.timeout, nullptr});
-    if (!made.ok()) return made.status();
-    return std::unique_ptr<Communicator>(*std::move(made));
+    return NcclCommunicator::Create(world_.nccl_api(), *device,
+                                    {std::string(id_.internal, sizeof(id_.internal)), rank,
+                                     options_.size, "group", options_.timeout, nullptr});
   }
 
   static std::unique_ptr<CudaDevice> NewGpu(int index) {

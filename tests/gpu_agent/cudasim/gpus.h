@@ -43,9 +43,7 @@ class Meeting {
     const auto l = static_cast<size_t>(lane);
     NcclOptions options{ids_[l], rank, ranks_, "lane " + std::to_string(lane), timeout, nullptr};
     options.host = std::move(rings_[l][static_cast<size_t>(rank)]);
-    auto made = NcclCommunicator::Create(world_.nccl_api(), device, options);
-    if (!made.ok()) return made.status();
-    return std::unique_ptr<Communicator>(*std::move(made));
+    return NcclCommunicator::Create(world_.nccl_api(), device, options);
   }
 
  private:

@@ -30,9 +30,7 @@ const GpuModule& Module() {
       auto api = std::make_shared<NcclApi>(*Api());
       const auto& version = sim::World::now()->options().nccl_version;
       if (version != nullptr) api->version = version(gpu.index());
-      auto split = NcclCommunicator::Split(std::move(api), gpu, options);
-      if (!split.ok()) return split.status();
-      return std::unique_ptr<Communicator>(*std::move(split));
+      return NcclCommunicator::Split(std::move(api), gpu, options);
     };
     return module;
   }();
