@@ -167,28 +167,30 @@ int32_t Said(const absl::Status& status, char** error) {
 }  // namespace
 }  // namespace bucketd::agent
 
+using namespace bucketd::agent;  // below are names of C alone
+
 extern "C" {
 
 int32_t bucket_executor_abi(void) { return BUCKET_EXECUTOR_ABI; }
 
 int32_t bucket_executor_usable(int32_t device, char** error) {
-  return bucketd::agent::Said(bucketd::agent::Usable(device, bucketd::agent::Gpus), error);
+  return Said(Usable(device, Gpus), error);
 }
 
 char* bucket_executor_refuses(int32_t device, const bucket_spec* bucket, int32_t ranks) {
-  const absl::Status takes = bucketd::agent::Takes(device, *bucket, ranks, bucketd::agent::Gpus);
-  return takes.ok() ? nullptr : bucketd::agent::Text(takes);
+  const absl::Status takes = Takes(device, *bucket, ranks, Gpus);
+  return takes.ok() ? nullptr : Text(takes);
 }
 
 int64_t bucket_executor_plan_bytes(const bucket_executor_options* options, char** error) {
-  const auto program = bucketd::agent::ProgramOf(*options);
-  if (bucketd::agent::Said(program.status(), error) == 0) return 0;
-  return std::max<int64_t>(program->memory_bytes, bucketd::agent::kBucketAlignment);
+  const auto program = ProgramOf(*options);
+  if (Said(program.status(), error) == 0) return 0;
+  return std::max<int64_t>(program->memory_bytes, kBucketAlignment);
 }
 
 bucket_executor* bucket_executor_open(const bucket_executor_options* options, char** error) {
-  auto opened = bucketd::agent::OpenExecutor(*options, bucketd::agent::Gpus);
-  return bucketd::agent::Said(opened.status(), error) != 0 ? opened->release() : nullptr;
+  auto opened = OpenExecutor(*options, Gpus);
+  return Said(opened.status(), error) != 0 ? opened->release() : nullptr;
 }
 
 int32_t bucket_executor_close(bucket_executor* executor, char** error) {
@@ -198,11 +200,11 @@ int32_t bucket_executor_close(bucket_executor* executor, char** error) {
   absl::Status ended = executor->executor->health();
   const absl::Status closed = executor->executor->Close();
   if (ended.ok()) ended = executor->executor->undefined();
-  if (!ended.ok()) *error = bucketd::agent::Text(ended);
+  if (!ended.ok()) *error = Text(ended);
   if (!closed.ok()) {
     std::fprintf(stderr, "bucket executor: %s: its tensors and its arena have to stay\n",
                  std::string(closed.message()).c_str());
-    bucketd::agent::LeaveToProcess(executor);
+    LeaveToProcess(executor);
     return 0;
   }
   delete executor;
@@ -211,25 +213,24 @@ int32_t bucket_executor_close(bucket_executor* executor, char** error) {
 
 int64_t bucket_executor_start(bucket_executor* executor, int32_t bucket, const bucket_tensor* in,
                               const bucket_tensor* out, void* stream, char** error) {
-  const auto ticket = bucketd::agent::Start(*executor, bucket, in, out, stream);
-  return bucketd::agent::Said(ticket.status(), error) != 0 ? *ticket : 0;
+  const auto ticket = Start(*executor, bucket, in, out, stream);
+  return Said(ticket.status(), error) != 0 ? *ticket : 0;
 }
 
 int32_t bucket_executor_join(bucket_executor* executor, int64_t ticket, void* stream,
                              char** error) {
-  return bucketd::agent::Said(bucketd::agent::Join(*executor, ticket, stream), error);
+  return Said(Join(*executor, ticket, stream), error);
 }
 
 int32_t bucket_executor_wait(bucket_executor* executor, int64_t ticket, double seconds,
                              char** error) {
-  return bucketd::agent::Said(bucketd::agent::Wait(*executor, ticket, absl::Seconds(seconds)),
-                              error);
+  return Said(Wait(*executor, ticket, absl::Seconds(seconds)), error);
 }
 
 int32_t bucket_executor_health(bucket_executor* executor, char** error) {
   absl::Status found = executor->maker.Check();
   if (found.ok()) found = executor->executor->Check();
-  return bucketd::agent::Said(found, error);
+  return Said(found, error);
 }
 
 void bucket_executor_abort(bucket_executor* executor, const char* why) {
@@ -237,16 +238,16 @@ void bucket_executor_abort(bucket_executor* executor, const char* why) {
 }
 
 char* bucket_executor_nccl(void) {
-  const bucketd::agent::GpuBackend gpus = bucketd::agent::Gpus();
+  const GpuBackend gpus = Gpus();
   if (gpus.module == nullptr) return nullptr;
   const auto version = gpus.module->nccl_version();
   return version.ok() ? strdup(version->c_str()) : nullptr;
 }
 
 bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job, char** error) {
-  auto opened = bucketd::agent::OpenTelemetry(agent, job);
+  auto opened = OpenTelemetry(agent, job);
   if (opened.ok()) return opened->release();
-  *error = bucketd::agent::Text(opened.status());
+  *error = Text(opened.status());
   return nullptr;
 }
 
@@ -261,8 +262,8 @@ uint64_t bucket_telemetry_dropped(const bucket_telemetry* telemetry) {
 int32_t bucket_executor_report(bucket_executor* executor, const bucket_executor_options* options,
                                bucket_telemetry* telemetry, const bucket_prediction* prediction) {
   if (!executor->maker.here() || !telemetry->maker.here()) return 1;
-  executor->reporting = bucketd::agent::MakeReporting(executor->executor->program(), *options,
-                                                      *telemetry->ring, *prediction);
+  executor->reporting =
+      MakeReporting(executor->executor->program(), *options, *telemetry->ring, *prediction);
   return executor->reporting->whole() ? 1 : 0;
 }
 
