@@ -89,6 +89,20 @@ inline BucketSpec Spec(CollectiveKind kind, BucketMode mode, DType dtype, int ra
   return spec;
 }
 
+// One of each kind, packed and grouped, over the lanes in turn; every other one copies on its lane.
+inline std::vector<BucketSpec> BucketsOf(int ranks, int lanes) {
+  std::vector<BucketSpec> buckets = {
+      Spec(CollectiveKind::kAllGather, BucketMode::kPacked, DType::kF32, ranks, {100, 7}),
+      Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, ranks, {31, 2000}),
+      Spec(CollectiveKind::kAllReduce, BucketMode::kGrouped, DType::kF32, ranks, {55, 9}),
+      Spec(CollectiveKind::kAllReduce, BucketMode::kPacked, DType::kF32, ranks, {900})};
+  for (size_t k = 0; k < buckets.size(); ++k) {
+    buckets[k].lane = static_cast<int32_t>(k) % lanes;
+    if (k % 2 == 1) buckets[k].copies = CopyStream::kComm;
+  }
+  return buckets;
+}
+
 // Started one after the other; each is waited for before the next one starts, or all at the end.
 inline Program ProgramOf(std::vector<BucketSpec> buckets, bool one_at_a_time = false) {
   PlanSpec plan;

@@ -21,18 +21,7 @@ namespace bucketd::agent {
 
 inline const int kRanks = Ranks();
 
-inline std::vector<BucketSpec> Buckets(int lanes) {
-  std::vector<BucketSpec> buckets = {
-      Spec(CollectiveKind::kAllGather, BucketMode::kPacked, DType::kF32, kRanks, {100, 7}),
-      Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kRanks, {31, 2000}),
-      Spec(CollectiveKind::kAllReduce, BucketMode::kGrouped, DType::kF32, kRanks, {55, 9}),
-      Spec(CollectiveKind::kAllReduce, BucketMode::kPacked, DType::kF32, kRanks, {900})};
-  for (size_t k = 0; k < buckets.size(); ++k) {
-    buckets[k].lane = static_cast<int32_t>(k) % lanes;
-    if (k % 2 == 1) buckets[k].copies = CopyStream::kComm;
-  }
-  return buckets;
-}
+inline std::vector<BucketSpec> Buckets(int lanes) { return BucketsOf(kRanks, lanes); }
 
 // Each bucket, as Buckets() has them.
 inline std::vector<int32_t> InOrder() { return {0, 1, 2, 3}; }

@@ -27,18 +27,7 @@ using ::testing::UnorderedElementsAre;
 constexpr int kRanks = 2;
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 
-std::vector<BucketSpec> Buckets(int lanes) {
-  std::vector<BucketSpec> buckets = {
-      Spec(CollectiveKind::kAllGather, BucketMode::kPacked, DType::kF32, kRanks, {100, 7}),
-      Spec(CollectiveKind::kReduceScatter, BucketMode::kPacked, DType::kBF16, kRanks, {31, 2000}),
-      Spec(CollectiveKind::kAllReduce, BucketMode::kGrouped, DType::kF32, kRanks, {55, 9}),
-      Spec(CollectiveKind::kAllReduce, BucketMode::kPacked, DType::kF32, kRanks, {900})};
-  for (size_t k = 0; k < buckets.size(); ++k) {
-    buckets[k].lane = static_cast<int32_t>(k) % lanes;
-    if (k % 2 == 1) buckets[k].copies = CopyStream::kComm;
-  }
-  return buckets;
-}
+std::vector<BucketSpec> Buckets(int lanes) { return BucketsOf(kRanks, lanes); }
 
 // Ranks as threads, each with its executor, from its opening to its close.
 void OnGpus(sim::World& world, int lanes, const std::function<void(GpuRank&, int)>& run,
