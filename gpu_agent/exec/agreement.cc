@@ -1,7 +1,6 @@
 #include "gpu_agent/exec/agreement.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -16,30 +15,15 @@
 namespace bucketd::agent {
 namespace {
 
+// As it travels.
 struct Said {
   Digest digest{};
   uint64_t epoch = 0;
   friend auto operator<=>(const Said&, const Said&) = default;
 };
-constexpr int64_t kSaidBytes = 40;
+static_assert(sizeof(Said) == 40);
 
 using Bytes = std::vector<std::byte>;
-
-void Write(const Said& said, std::byte* to) {
-  std::memcpy(to, said.digest.data(), said.digest.size());
-  for (size_t i = 0; i < 8; ++i) {
-    to[said.digest.size() + i] = static_cast<std::byte>(said.epoch >> (8 * i) & 0xff);
-  }
-}
-
-Said Read(const std::byte* from) {
-  Said said;
-  std::memcpy(said.digest.data(), from, said.digest.size());
-  for (size_t i = 0; i < 8; ++i) {
-    said.epoch |= static_cast<uint64_t>(from[said.digest.size() + i]) << (8 * i);
-  }
-  return said;
-}
 
 // Those that say the same in one clause, in the order of their lowest ranks.
 std::string Difference(const std::map<Said, std::vector<int>>& ranks) {
@@ -81,9 +65,9 @@ absl::StatusOr<std::vector<std::byte>> Exchange(Communicator& communicator,
 
 absl::Status Agree(Communicator& communicator, const std::string& group, const Digest& digest,
                    uint64_t epoch, absl::Time deadline) {
-  std::array<std::byte, kSaidBytes> mine;
-  Write({digest, epoch}, mine.data());
-  const absl::StatusOr<Bytes> all = Exchange(communicator, mine, deadline);
+  const Said mine{digest, epoch};
+  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
+  const absl::StatusOr<Bytes> all = Exchange(communicator, {bytes, sizeof(mine)}, deadline);
   if (!all.ok()) {
     return absl::Status(
         all.status().code(),
@@ -91,7 +75,9 @@ absl::Status Agree(Communicator& communicator, const std::string& group, const D
   }
   std::map<Said, std::vector<int>> ranks;
   for (int r = 0; r < communicator.size(); ++r) {
-    ranks[Read(all->data() + r * kSaidBytes)].push_back(r);
+    Said said;
+    std::memcpy(&said, all->data() + static_cast<size_t>(r) * sizeof(said), sizeof(said));
+    ranks[said].push_back(r);
   }
   if (ranks.size() == 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
