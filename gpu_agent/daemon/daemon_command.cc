@@ -141,10 +141,7 @@ absl::Status TakeRank(Args& args) {
 absl::Status Check(Args& args) {
   RETURN_IF_ERROR(TakeRank(args));
   GroupOptions& group = args.daemon.group;
-  if (args.probe_when != "idle" && args.probe_when != "always") {
-    return absl::OutOfRangeError(
-        absl::StrCat("--probe-when: ", args.probe_when, ": expected idle or always"));
-  }
+  RETURN_IF_ERROR(CheckEither("--probe-when", args.probe_when, "idle", "always"));
   RETURN_IF_ERROR(
       ReadDuration("--probe-every", args.probe_every, absl::Hours(24), args.daemon.probe_every));
   RETURN_IF_ERROR(ReadDuration("--timeout", args.timeout, absl::Hours(1), group.timeout));

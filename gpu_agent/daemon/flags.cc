@@ -58,10 +58,7 @@ Flag AddTrainingFlags(const Command& command, TrainingFlags& flags) {
 
 absl::Status ReadTrainingFlags(const TrainingFlags& flags, TrainingOptions& options) {
   options.collector.socket = flags.socket;
-  if (flags.users != "own" && flags.users != "all") {
-    return absl::OutOfRangeError(
-        absl::StrCat("--telemetry-users: ", flags.users, ": expected own or all"));
-  }
+  RETURN_IF_ERROR(CheckEither("--telemetry-users", flags.users, "own", "all"));
   options.collector.any_user = flags.users == "all";
   if (flags.jobs.size() > kMostJobs) {
     return absl::OutOfRangeError(absl::StrCat("--telemetry-job: ", flags.jobs.size(),

@@ -120,10 +120,7 @@ absl::Status Check(CalibrateArgs& args) {
   if (args.session.nodes > 1 && args.planner.empty()) {
     return absl::OutOfRangeError("--nodes: several meet at a planner, and there is no --planner");
   }
-  if (args.measure_when != "idle" && args.measure_when != "always") {
-    return absl::OutOfRangeError(
-        absl::StrCat("--measure-when: ", args.measure_when, ": expected idle or always"));
-  }
+  RETURN_IF_ERROR(CheckEither("--measure-when", args.measure_when, "idle", "always"));
   if (args.sweep.min_bytes > args.sweep.max_bytes) {
     return absl::OutOfRangeError("--min-bytes: is more than --max-bytes");
   }

@@ -35,6 +35,12 @@ absl::Status ReadDuration(const char* flag, const std::string& text, absl::Durat
                                             absl::FormatDuration(longest), ", e.g. 30s"));
 }
 
+absl::Status CheckEither(const char* flag, const std::string& text, const char* one,
+                         const char* other) {
+  if (text == one || text == other) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(flag, ": ", text, ": expected ", one, " or ", other));
+}
+
 absl::Status AsAbsence(const absl::Status& status) {
   const bool absence = absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
   return absence ? absl::UnavailableError(status.message()) : status;

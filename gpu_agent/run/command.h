@@ -25,6 +25,10 @@ void AddSessionFlags(const Command& command, SessionOptions& options);
 absl::Status ReadDuration(const char* flag, const std::string& text, absl::Duration longest,
                           absl::Duration& to);
 
+// OUT_OF_RANGE names the flag, if its text is neither of the two.
+absl::Status CheckEither(const char* flag, const std::string& text, const char* one,
+                         const char* other);
+
 // What a rank that does not come, or go on, is to a command: UNAVAILABLE.
 absl::Status AsAbsence(const absl::Status& status);
 
