@@ -1,6 +1,5 @@
 #include "gpu_agent/comm/ring.h"
 
-#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -107,11 +106,6 @@ absl::StatusOr<std::unique_ptr<RingCommunicator>> RingCommunicator::Create(
     return absl::InvalidArgumentError(absl::StrCat(
         "max_segment ", options.max_segment, ", timeout ", absl::FormatDuration(options.timeout),
         ": expected at least 16 bytes and some time"));
-  }
-  for (const Fd* fd : {&peers.left, &peers.right}) {
-    if (*fd && fcntl(fd->get(), F_SETFL, O_NONBLOCK) != 0) {
-      return absl::InvalidArgumentError("a connection of the ring is not open");
-    }
   }
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return absl::ResourceExhaustedError("no descriptor for the ring's eventfd");
