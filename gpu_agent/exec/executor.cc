@@ -81,7 +81,7 @@ absl::Status Executor::Close() {
 absl::Status Executor::Drain() {
   const SteadyTime deadline = SteadyIn(kCloseLimit);
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    if (lane->stream != nullptr) RETURN_IF_ERROR(lane->stream->Drain(WallTime(deadline)));
+    RETURN_IF_ERROR(lane->stream->Drain(WallTime(deadline)));
   }
   for (const auto* stream : {&pack_, &unpack_}) {
     if (*stream != nullptr) RETURN_IF_ERROR((*stream)->Drain(WallTime(deadline)));
