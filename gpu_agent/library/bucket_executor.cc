@@ -246,9 +246,7 @@ char* bucket_executor_nccl(void) {
 
 bucket_telemetry* bucket_telemetry_open(const char* agent, const char* job, char** error) {
   auto opened = OpenTelemetry(agent, job);
-  if (opened.ok()) return opened->release();
-  *error = Text(opened.status());
-  return nullptr;
+  return Said(opened.status(), error) != 0 ? opened->release() : nullptr;
 }
 
 void bucket_telemetry_close(bucket_telemetry* telemetry) {
