@@ -42,6 +42,14 @@ class UploadReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   void OnReadDone(bool ok) override {
     TakeFromGrpc(this);
     parts_.timers.CancelAndWait(stall_timer_);
+    const absl::Status came =
+        ok ? parts_.upload_streams.Came(stream_, static_cast<int64_t>(message_.Length()))
+           : absl::OkStatus();
+    if (!came.ok()) {
+      session_->KeepRest();
+      End(came);
+      return;
+    }
     const bool submitted = parts_.intake_pool.TrySubmit([this, ok] {
       if (ok) {
         HandleMessage();
@@ -98,8 +106,6 @@ class UploadReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   absl::StatusOr<UploadSession::Next> Handle() {
     ASSIGN_OR_RETURN(auto message,
                      RequestBytes(&message_).Read<v1::UploadGraphRequest>(kAsTransportAllows));
-    RETURN_IF_ERROR(
-        parts_.upload_streams.Came(stream_, static_cast<int64_t>(message.chunk().size())));
     if (message.has_header()) {
       v1::UploadHeader& header = *message.mutable_header();
       ASSIGN_OR_RETURN(const std::string tenant,

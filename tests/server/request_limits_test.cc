@@ -226,6 +226,26 @@ TEST_F(RequestLimitsTest, WhateverCallersKeepBusyFilesAndTheStoreAreLookedAt) {
   workers->LetGo();
 }
 
+// What it is not read for is not its slowness.
+TEST_F(RequestLimitsTest, AnUploadThatWaitsForTheServersOwnThreadHasNotStalled) {
+  options_.upload_threads = 1;
+  options_.upload_stall = milliseconds(500);
+  const auto worker = std::make_shared<Holding>(1);
+  const LogTo log(worker);
+  StartServer();
+  v1::GetPlanRequest other = RequestFor(ForwardGraph());
+  other.set_graph_digest(DigestBytes(Sha256("another")));
+  other.mutable_graph()->set_data("none");
+  std::future<Reply> decoded = std::async(std::launch::async, [&] { return GetPlan(other); });
+  worker->WaitUntilHolding();
+  std::future<grpc::Status> upload =
+      std::async(std::launch::async, [&] { return Upload(ForwardGraph()); });
+  EXPECT_EQ(upload.wait_for(std::chrono::seconds(2)), std::future_status::timeout);
+  worker->LetGo();
+  const grpc::Status status = upload.get();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 TEST_F(RequestLimitsTest, TheSwitchDoesNotWaitForWhatElseOperatorsAsk) {
   const auto worker = std::make_shared<Holding>(1, "ListPlans");
   const LogTo log(worker);
