@@ -113,7 +113,7 @@ Agreement::CallId Agreement::Come(CallEvent event, Done done) {
 
 Agreement::CallId Agreement::GetPlan(const JobCall& job, std::shared_ptr<PlanRequest> request,
                                      SteadyTime deadline, Done done) {
-  const CallIds ids = request->call;
+  const CallIds ids = request->asker.call;
   const WorkFor names(ids);
   // Hashing is done before the lock is taken.
   std::string signature = SignatureOf(request->key, request->profile_as_asked);

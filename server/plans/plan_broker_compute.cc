@@ -21,7 +21,7 @@ WorkShare PlanBroker::WorkShareOf(const PlanRequest& request) const {
   WorkShare share;
   std::tie(share.outer, share.inner) = ShareOf(request);
   const int64_t weight = parts_.quotas.WeightOf(request.tenant);
-  (request.tenant_is_known ? share.outer_weight : share.inner_weight) = weight;
+  (request.asker.tenant_is_known ? share.outer_weight : share.inner_weight) = weight;
   return share;
 }
 
@@ -71,7 +71,7 @@ void PlanBroker::StartCompute(Flight& flight, GraphPtr graph, Answers& answers) 
 
 void PlanBroker::Compute(const std::shared_ptr<const PlanRequest>& request, const GraphPtr& graph,
                          const std::atomic<bool>& cancelled) {
-  const WorkFor names(request->call);
+  const WorkFor names(request->asker.call);
   bool leased = false;
   {
     const absl::MutexLock lock(&mutex_);

@@ -42,7 +42,7 @@ PlanBroker::CallId PlanBroker::AskStore(const std::shared_ptr<PlanRequest>& requ
 }
 
 void PlanBroker::ReadStore(const std::shared_ptr<const PlanRequest>& request) {
-  const WorkFor names(request->call);
+  const WorkFor names(request->asker.call);
   absl::StatusOr<PlanReplyPtr> found = parts_.stored->Find(request->key, request->digest);
   const Claim claim = ClaimPlan(*request, found);
   const bool hit = found.ok() && *found != nullptr;

@@ -13,7 +13,7 @@
 namespace bucketd {
 
 std::pair<std::string, std::string> ShareOf(const PlanRequest& request) {
-  return ShareOf(request.tenant, request.peer, request.tenant_is_known);
+  return ShareOf(request.tenant, request.asker.peer, request.asker.tenant_is_known);
 }
 
 std::string GraphKey(absl::string_view tenant, const Digest& digest) {

@@ -21,6 +21,14 @@
 
 namespace bucketd {
 
+// Whoever asks.
+struct Asker {
+  std::string peer;              // host; what is shared is shared by it
+  Actor by;                      // for the audit log
+  bool tenant_is_known = false;  // by who asks, not only by what is said
+  CallIds call;                  // what is done for it is logged under its name
+};
+
 struct PlanRequest {
   std::string tenant;
   Digest digest{};
@@ -32,11 +40,8 @@ struct PlanRequest {
   std::string key;  // plan_key.h
   bool cached_only = false;
   std::unique_ptr<InlineGraph> graph;  // null: none came
-  std::string peer;                    // host of whoever asked; what is shared is shared by it
-  Actor by;                            // whoever asked, for the audit log
-  bool tenant_is_known = false;        // by who asked, not only by what was said
-  CallIds call;                        // that asked; what is done for it is logged under its name
-  ByteRoom::Held held;                 // what all this takes
+  Asker asker;
+  ByteRoom::Held held;  // what all this takes
 };
 
 // Whose it is, coarse to fine, where things are shared (base/shares.h).

@@ -38,10 +38,11 @@ absl::StatusOr<RanksCall> ReadForwarded(const v1::ForwardRequest& request) {
   }
   ASSIGN_OR_RETURN(RanksCall call, ReadRanksCall(message));
   const v1::ForwardedCaller& caller = request.caller();
-  call.peer = caller.host();
-  call.by = {caller.name(), caller.host(), caller.tenant()};
-  call.tenant_is_known = caller.tenant_is_known();
-  call.call = {caller.request_id(), caller.trace_id(), caller.span_id(), caller.parent_span_id()};
+  call.asker = {
+      .peer = caller.host(),
+      .by = {caller.name(), caller.host(), caller.tenant()},
+      .tenant_is_known = caller.tenant_is_known(),
+      .call = {caller.request_id(), caller.trace_id(), caller.span_id(), caller.parent_span_id()}};
   return call;
 }
 

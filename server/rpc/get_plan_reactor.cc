@@ -78,40 +78,31 @@ class GetPlanReactor final : public ReadingReactor {
     // May speak for many ranks, and is gone when the call waits or is answered.
     std::optional<JobCall> job;
     const absl::Status read = Read(message, job);
-    if (read.ok() && job.has_value() && parts_.routes != nullptr) {
+    if (!read.ok()) {
+      End(read);
+    } else if (!job.has_value()) {
+      AskBroker(message);
+    } else if (parts_.routes != nullptr) {
       Route(message);
-      return;
-    }
-    absl::StatusOr<std::shared_ptr<PlanRequest>> parsed =
-        read.ok() ? ReadPlanRequest(message, parts_.costs) : read;
-    const auto end = [this](const PlanBroker::Answer& answer) { Answer(answer); };
-    if (!parsed.ok()) {
-      if (job.has_value()) {
-        parts_.agreement.Refuse(*job, parsed.status(), end);
-      } else {
-        End(parsed.status());
-      }
-      return;
-    }
-    graph_ = (*parsed)->digest;
-    const size_t ranks = job.has_value() ? job->ranks.size() : 0;
-    const absl::Status room = Hold(**parsed, ranks, std::move(held_));
-    if (!room.ok()) {
-      End(room);
-      return;
-    }
-    (*parsed)->peer = HostOf(context_.peer());
-    (*parsed)->by = ActorOf(*caller_, context_);
-    (*parsed)->tenant_is_known = !caller_->any_tenant;
-    (*parsed)->call = scope_.ids(TraceOf(context_));
-    Remember(**parsed);
-    request_.Clear();  // the call may wait for long
-    const SteadyTime deadline = DeadlineOf(context_, parts_.options.max_wait);
-    if (job.has_value()) {
-      job_call_ = parts_.agreement.GetPlan(*job, *std::move(parsed), deadline, end);
     } else {
-      call_ = parts_.broker.GetPlan(*std::move(parsed), deadline, end);
+      request_.Clear();  // the call may wait for long
+      job_call_ = AskAgreement(parts_, *std::move(job), message, WhoAsks(), std::move(held_),
+                               Deadline(), [this](const auto& answer) { Answer(answer); });
     }
+  }
+
+  void AskBroker(v1::GetPlanRequest& message) {
+    absl::StatusOr<std::shared_ptr<PlanRequest>> parsed = ReadPlanRequest(message, parts_.costs);
+    const absl::Status held = parsed.ok() ? Hold(**parsed, 0, std::move(held_)) : parsed.status();
+    if (!held.ok()) {
+      End(held);
+      return;
+    }
+    (*parsed)->asker = WhoAsks();
+    Remember(**parsed);
+    request_.Clear();
+    call_ = parts_.broker.GetPlan(*std::move(parsed), Deadline(),
+                                  [this](const auto& answer) { Answer(answer); });
   }
 
   // To the replica that has the job.
@@ -126,16 +117,20 @@ class GetPlanReactor final : public ReadingReactor {
       End(call.status());
       return;
     }
-    graph_ = call->graph;
-    call->peer = HostOf(context_.peer());
-    call->by = ActorOf(*caller_, context_);
-    call->tenant_is_known = !caller_->any_tenant;
-    call->call = scope_.ids(TraceOf(context_));
-    call->deadline = DeadlineOf(context_, parts_.options.max_wait);
+    call->asker = WhoAsks();
+    call->deadline = Deadline();
     request_.Clear();
-    routed_call_ = parts_.routes->GetPlan(
-        *std::move(call), [this](const PlanBroker::Answer& answer) { Answer(answer); });
+    routed_call_ =
+        parts_.routes->GetPlan(*std::move(call), [this](const auto& answer) { Answer(answer); });
   }
+
+  Asker WhoAsks() const {
+    return {.peer = HostOf(context_.peer()),
+            .by = ActorOf(*caller_, context_),
+            .tenant_is_known = !caller_->any_tenant,
+            .call = scope_.ids(TraceOf(context_))};
+  }
+  SteadyTime Deadline() const { return DeadlineOf(context_, parts_.options.max_wait); }
 
   void CancelCalls() override {
     if (parts_.routes != nullptr) parts_.routes->Cancel(routed_call_);
@@ -150,12 +145,13 @@ class GetPlanReactor final : public ReadingReactor {
     ASSIGN_OR_RETURN(const std::string tenant,
                      parts_.admission.TenantFor(*caller_, message.tenant()));
     message.set_tenant(tenant);
+    const absl::StatusOr<Digest> graph = DigestFromBytes(message.graph_digest());
+    if (graph.ok()) graph_ = *graph;
     lasting_ = !message.has_job() && !message.has_graph() &&
                !absl::EndsWith(message.options().cost_profile(), "latest");
     if (message.has_job()) {
       RETURN_IF_ERROR(CheckTenant(message.tenant()));
       ASSIGN_OR_RETURN(job, ReadJob(message.tenant(), message.job()));
-      job->share = ShareOf(message.tenant(), HostOf(context_.peer()), !caller_->any_tenant);
     } else {
       RETURN_IF_ERROR(CheckPlanningIsOn());
     }
@@ -205,7 +201,7 @@ class GetPlanReactor final : public ReadingReactor {
 
   ByteBuffer& response_;
   const absl::StatusOr<Caller> caller_;
-  Digest graph_{};
+  Digest graph_{};        // that is asked about, for the log
   bool lasting_ = false;  // the request will mean the same for ever
   std::atomic<PlanBroker::CallId> call_{0};
   std::atomic<Agreement::CallId> job_call_{0};

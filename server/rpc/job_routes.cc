@@ -37,7 +37,7 @@ JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
     const absl::MutexLock lock(&mutex_);
     id = ++last_id_;
     Call& call = calls_[id];
-    const auto [outer, inner] = ShareOf(asks.tenant, asks.peer, asks.tenant_is_known);
+    const auto [outer, inner] = ShareOf(asks.tenant, asks.asker.peer, asks.asker.tenant_is_known);
     call.share = {outer, inner};
     gives_way = TakePlace(id, call);
     call.lease = JobLease(asks.tenant, asks.job);

@@ -30,7 +30,6 @@
 #include "proto/peer.pb.h"
 #include "server/base/shares.h"
 #include "server/base/timers.h"
-#include "server/base/trace_context.h"
 #include "server/base/worker_pool.h"
 #include "server/cluster/cluster_metrics.h"
 #include "server/cluster/leases.h"
@@ -39,23 +38,20 @@
 #include "server/jobs/machine/job_call.h"
 #include "server/plans/plan_answer.h"
 #include "server/plans/plan_cache.h"
+#include "server/plans/plan_request.h"
 #include "server/plans/stored_plans.h"
 #include "server/rpc/peer_calls.h"
 #include "server/rpc/unreached.h"
-#include "server/store/audit.h"
 
 namespace bucketd {
 
-// A GetPlan call that names a job, and all that is known of whoever makes it.
+// A GetPlan call that names a job.
 struct RanksCall {
   std::shared_ptr<const std::string> request;  // serialised, its tenant filled in
   std::string tenant, job, scope;
   Digest graph{};         // that the request names
   std::string graph_key;  // of it
-  std::string peer;       // host of whoever asked
-  Actor by;
-  bool tenant_is_known = false;
-  CallIds call;
+  Asker asker;
   SteadyTime deadline;
   std::shared_ptr<const ScopeRecords> records;  // read behind its lease; null: they are to be read
 };

@@ -20,15 +20,16 @@ v1::ForwardRequest MessageOf(const RanksCall& call, const ReplicaId& owner, bool
   message.set_incarnation(owner.incarnation);
   message.set_request(*call.request);
   message.set_with_plan(with_plan);
+  const Asker& asker = call.asker;
   v1::ForwardedCaller& caller = *message.mutable_caller();
-  caller.set_name(call.by.who);
-  caller.set_host(call.peer);
-  caller.set_tenant(call.by.tenant);
-  caller.set_tenant_is_known(call.tenant_is_known);
-  caller.set_request_id(call.call.request);
-  caller.set_trace_id(call.call.trace);
-  caller.set_span_id(call.call.span);
-  caller.set_parent_span_id(call.call.parent_span);
+  caller.set_name(asker.by.who);
+  caller.set_host(asker.peer);
+  caller.set_tenant(asker.by.tenant);
+  caller.set_tenant_is_known(asker.tenant_is_known);
+  caller.set_request_id(asker.call.request);
+  caller.set_trace_id(asker.call.trace);
+  caller.set_span_id(asker.call.span);
+  caller.set_parent_span_id(asker.call.parent_span);
   return message;
 }
 

@@ -75,7 +75,7 @@ class ForwardReactor final : public ReadingReactor {
     if (!call.ok()) return call;
     call->deadline = DeadlineOf(context_, parts_.options.max_wait);
     // Its bytes are kept as long as it waits: by whoever it came from.
-    held_ = ByteRoom::Held(parts_.request_room, call->peer);
+    held_ = ByteRoom::Held(parts_.request_room, call->asker.peer);
     RETURN_IF_ERROR(held_.Resize(static_cast<int64_t>(call->request->size())));
     return call;
   }

@@ -6,10 +6,8 @@
 
 #include "passes/base/status_macros.h"
 #include "proto/planner.pb.h"
-#include "server/base/byte_room.h"
 #include "server/base/names.h"
 #include "server/base/shares.h"
-#include "server/jobs/machine/job_call.h"
 #include "server/plans/read_plan_request.h"
 
 namespace bucketd {
@@ -29,33 +27,33 @@ absl::StatusOr<RanksCall> ReadRanksCall(const v1::GetPlanRequest& message) {
   return call;
 }
 
-Agreement::CallId AskAgreement(const ServiceParts& parts, const RanksCall& call,
+Agreement::CallId AskAgreement(const ServiceParts& parts, JobCall job, v1::GetPlanRequest& message,
+                               Asker asker, ByteRoom::Held held, SteadyTime deadline,
                                Agreement::Done done) {
-  v1::GetPlanRequest message;
-  message.ParseFromString(*call.request);  // it was serialised by ReadRanksCall
-  absl::StatusOr<JobCall> job = ReadJob(call.tenant, message.job());
-  if (!job.ok()) {
-    done(job.status());
-    return 0;
-  }
-  job->share = ShareOf(call.tenant, call.peer, call.tenant_is_known);
-  job->records = call.records;
+  job.share = ShareOf(job.tenant, asker.peer, asker.tenant_is_known);
   absl::StatusOr<std::shared_ptr<PlanRequest>> request = ReadPlanRequest(message, parts.costs);
   if (!request.ok()) {
-    parts.agreement.Refuse(*job, request.status(), std::move(done));
+    parts.agreement.Refuse(job, request.status(), std::move(done));
     return 0;
   }
-  const absl::Status room =
-      Hold(**request, job->ranks.size(), ByteRoom::Held(parts.request_room, call.peer));
+  const absl::Status room = Hold(**request, job.ranks.size(), std::move(held));
   if (!room.ok()) {
     done(room);
     return 0;
   }
-  (*request)->peer = call.peer;
-  (*request)->by = call.by;
-  (*request)->tenant_is_known = call.tenant_is_known;
-  (*request)->call = call.call;
-  return parts.agreement.GetPlan(*job, *std::move(request), call.deadline, std::move(done));
+  (*request)->asker = std::move(asker);
+  return parts.agreement.GetPlan(job, *std::move(request), deadline, std::move(done));
+}
+
+Agreement::CallId AskAgreement(const ServiceParts& parts, const RanksCall& call,
+                               Agreement::Done done) {
+  v1::GetPlanRequest message;
+  message.ParseFromString(*call.request);              // it was serialised by ReadRanksCall
+  JobCall job = *ReadJob(call.tenant, message.job());  // and this was checked there
+  job.records = call.records;
+  return AskAgreement(parts, std::move(job), message, call.asker,
+                      ByteRoom::Held(parts.request_room, call.asker.peer), call.deadline,
+                      std::move(done));
 }
 
 }  // namespace bucketd

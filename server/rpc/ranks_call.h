@@ -3,7 +3,11 @@
 
 #include "absl/status/statusor.h"
 
+#include "server/base/byte_room.h"
+#include "server/base/clock.h"
 #include "server/jobs/agreement.h"
+#include "server/jobs/machine/job_call.h"
+#include "server/plans/plan_request.h"
 #include "server/rpc/job_routes.h"
 #include "server/rpc/service_parts.h"
 
@@ -17,7 +21,11 @@ namespace bucketd {
 // looked at by whoever has the job. Who called is left open.
 absl::StatusOr<RanksCall> ReadRanksCall(const v1::GetPlanRequest& message);
 
-// `done` exactly once, here or on another thread. 0: it has been answered.
+// `done` exactly once, here or on another thread. 0: it has been answered. `job` and `message` are
+// one call's, whose request `held` holds.
+Agreement::CallId AskAgreement(const ServiceParts& parts, JobCall job, v1::GetPlanRequest& message,
+                               Asker asker, ByteRoom::Held held, SteadyTime deadline,
+                               Agreement::Done done);
 Agreement::CallId AskAgreement(const ServiceParts& parts, const RanksCall& call,
                                Agreement::Done done);
 

@@ -100,7 +100,7 @@ void JobTable::On(RankCame& event) {
                   MakeError(Reason::kJobInvalid,
                             "cached_only: ranks that have to agree cannot do without a plan"));
   } else {
-    Scope* scope = Admit(event.call, event.job, event.request->call);
+    Scope* scope = Admit(event.call, event.job, event.request->asker.call);
     if (scope != nullptr) MakePlace(event, *scope);
     Pass(scope, event);
   }

@@ -79,7 +79,7 @@ void Scope::StartStoring(Presented& presented) {
                                       .plan_sha256 = plan.reply->plan_sha256});
   KeepBytes(static_cast<int64_t>(agreed_signature_.size() + agreed_->plan_key.size()));
   GiveUpFetches();
-  by_ = presented.request->by;
+  by_ = presented.request->asker.by;
   complete_ = context_.now;
   context_.Do(StoreAgreed{id_, job_.name, name_, *agreed_, reply_, by_});
 }

@@ -126,8 +126,8 @@ void Node::GetPlan(const RankCallPtr& call) {
     answer(read.status());
     return;
   }
-  read->peer = absl::StrCat("host ", call->rank.job, "-", call->rank.rank / 8);
-  read->call.request = absl::StrCat(call->id);
+  read->asker.peer = absl::StrCat("host ", call->rank.job, "-", call->rank.rank / 8);
+  read->asker.call.request = absl::StrCat(call->id);
   read->deadline = Local(call->deadline);
   const JobRoutes::CallId routed = replica_->routes().GetPlan(*std::move(read), answer);
   const auto still = calls_.find(call->id);
@@ -180,7 +180,7 @@ void Node::EndUpload(const std::string& graph_key, uint64_t upload, GraphPtr gra
 // To the agreement here, and seen from outside: who waits here, and by what right.
 uint64_t Node::AskHere(const RanksCall& call, JobRoutes::Done done) {
   uint64_t id = 0;
-  if (!absl::SimpleAtoi(call.call.request, &id)) return 0;
+  if (!absl::SimpleAtoi(call.asker.call.request, &id)) return 0;
   const Subject rank = world_.RankOf(id);
   const LeaseName lease = JobLease(call.tenant, call.job);
   if (!process_.dead && replica_->leases().Holds(lease)) {
