@@ -1,13 +1,11 @@
 #include "server/rpc/admin_service.h"
 
-#include <functional>
 #include <type_traits>
 #include <utility>
 
 #include "passes/base/status_macros.h"
 #include "proto/admin.grpc.pb.h"
 #include "server/base/worker_pool.h"
-#include "server/rpc/request_bytes.h"
 #include "server/rpc/unary_call.h"
 
 namespace bucketd {
@@ -67,12 +65,11 @@ class AdminService final : public AdminMethods {
 
   grpc::ServerUnaryReactor* GetStatus(CallbackServerContext* context, const ByteBuffer* request,
                                       ByteBuffer* response) override {
-    return Run(Method::kGetStatus, context,
-               [this, bytes = RequestBytes(request), response](const Caller&) mutable {
-                 const absl::Status read = bytes.Read<v1::GetStatusRequest>().status();
-                 if (read.ok()) *response = ToBytes(admin_.GetStatus());
-                 return read;
-               });
+    return Run<v1::GetStatusRequest>(
+        Method::kGetStatus, context, request, response,
+        [this](const auto&, const Caller&) -> absl::StatusOr<v1::GetStatusResponse> {
+          return admin_.GetStatus();
+        });
   }
   CALL(ListPlans)
   CALL(EvictPlans)
@@ -88,15 +85,13 @@ class AdminService final : public AdminMethods {
   template <typename Request, typename Call>
   grpc::ServerUnaryReactor* Answer(Method method, CallbackServerContext* context, Call call,
                                    const ByteBuffer* given, ByteBuffer* response) {
-    return Run(method, context,
-               [this, call, bytes = RequestBytes(given), response,
-                context](const Caller& caller) mutable -> absl::Status {
-                 ASSIGN_OR_RETURN(Request request, bytes.Read<Request>());
-                 RETURN_IF_ERROR(KeepToTenant(admission_, caller, request));
-                 const auto answer = Asked(call, request, ActorOf(caller, *context));
-                 if (answer.ok()) *response = ToBytes(*answer);
-                 return answer.status();
-               });
+    return Run<Request>(
+        method, context, given, response,
+        [this, call, context](Request& request,
+                              const Caller& caller) -> decltype(Asked(call, request, Actor())) {
+          RETURN_IF_ERROR(KeepToTenant(admission_, caller, request));
+          return Asked(call, request, ActorOf(caller, *context));
+        });
   }
 
   // What changes something is told who asks.
@@ -109,10 +104,12 @@ class AdminService final : public AdminMethods {
     }
   }
 
+  template <typename Request, typename Ask>
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
-                                std::function<absl::Status(const Caller&)> call) {
+                                const ByteBuffer* given, ByteBuffer* response, Ask ask) {
     WorkerPool& pool = method == Method::kSetPlanning ? switch_pool_ : pool_;
-    return RunOn(pool, "Admin calls", {method, *context, admission_, metrics_}, std::move(call));
+    return AnswerOn<Request>(pool, "Admin calls", {method, *context, admission_, metrics_}, given,
+                             response, std::move(ask));
   }
 
   Admin& admin_;

@@ -152,20 +152,17 @@ class PeerService final : public PeerMethods {
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext& context,
                                 const ByteBuffer* given, ByteBuffer* reply, int64_t most,
                                 Call call) {
-    return RunOn(pool_, "calls of replicas", {method, context, parts_.admission, parts_.metrics},
-                 [this, call, bytes = RequestBytes(given), most, reply](const Caller&) mutable {
-                   return Answer<Request>(bytes, most, call, *reply);
-                 });
-  }
-
-  template <typename Request, typename Call>
-  absl::Status Answer(RequestBytes& bytes, int64_t most, const Call& call, ByteBuffer& reply) {
-    ASSIGN_OR_RETURN(const Request request, bytes.Read<Request>(most));
-    if (request.incarnation() != incarnation_) {
-      return absl::FailedPreconditionError("another process has its address by now");
-    }
-    reply = ToBytes(call(request));
-    return absl::OkStatus();
+    return AnswerOn<Request>(
+        pool_, "calls of replicas", {method, context, parts_.admission, parts_.metrics}, given,
+        reply,
+        [this, call](const Request& request,
+                     const Caller&) -> absl::StatusOr<decltype(call(request))> {
+          if (request.incarnation() != incarnation_) {
+            return absl::FailedPreconditionError("another process has its address by now");
+          }
+          return call(request);
+        },
+        most);
   }
 
   const ServiceParts& parts_;

@@ -1,6 +1,7 @@
 // Calls of one message and one answer that may block: done on a thread of their service.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -10,11 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 
+#include "passes/base/status_macros.h"
 #include "server/base/errors.h"
 #include "server/base/worker_pool.h"
 #include "server/rpc/admission.h"
+#include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
 #include "server/rpc/status_grpc.h"
 
@@ -46,6 +50,22 @@ inline grpc::ServerUnaryReactor* RunOn(WorkerPool& pool, absl::string_view such,
     end(MakeError(Reason::kOverloaded, absl::StrCat("too many ", such, " wait")));
   }
   return reactor;
+}
+
+// The same for a call that asks with a message, of at most so many bytes, and is answered by what
+// ask(message, caller) says.
+template <typename Request, typename Ask>
+grpc::ServerUnaryReactor* AnswerOn(WorkerPool& pool, absl::string_view such, const UnaryCall& call,
+                                   const grpc::ByteBuffer* given, grpc::ByteBuffer* response,
+                                   Ask ask, int64_t most = kMostRequestBytes) {
+  return RunOn(pool, such, call,
+               [bytes = RequestBytes(given), response, ask = std::move(ask),
+                most](const Caller& caller) mutable -> absl::Status {
+                 ASSIGN_OR_RETURN(Request request, bytes.Read<Request>(most));
+                 const auto said = ask(request, caller);
+                 if (said.ok()) *response = ToBytes(*said);
+                 return said.status();
+               });
 }
 
 }  // namespace bucketd
