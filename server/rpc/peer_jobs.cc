@@ -36,13 +36,17 @@ class Gathering {
     left_ = said_.size() + 1;  // and whoever asks
   }
 
-  // `ask(whom, done)`, of each. Once.
-  template <typename Ask>
-  static void Begin(const std::shared_ptr<Gathering>& all, const Ask& ask) {
+  // Calls `peers.*ask` for each. Once.
+  template <typename Request, typename Ask>
+  static void Begin(const std::shared_ptr<Gathering>& all, PeerCalls& peers, Ask ask,
+                    Request request) {
+    const SteadyTime deadline = std::chrono::steady_clock::now() + kPatience;
     std::vector<ReplicaId> whom;
     for (const Said& one : all->said_) whom.push_back(one.first);
     for (size_t i = 0; i < whom.size(); ++i) {
-      ask(whom[i], [all, i](absl::StatusOr<Reply> reply) { all->Came(i, std::move(reply)); });
+      request.set_incarnation(whom[i].incarnation);
+      (peers.*ask)(whom[i].address, request, deadline,
+                   [all, i](absl::StatusOr<Reply> reply) { all->Came(i, std::move(reply)); });
     }
     all->OneLess();
   }
@@ -85,12 +89,7 @@ JobsElsewhere PeerJobs::Show(const v1::ShowJobsRequest& asked) {
   std::promise<std::vector<All::Said>> promise;
   const auto gathering = std::make_shared<All>(
       members_.List(), [&](std::vector<All::Said> all) { promise.set_value(std::move(all)); });
-  const SteadyTime deadline = std::chrono::steady_clock::now() + kPatience;
-  All::Begin(gathering, [&](const ReplicaId& whom, PeerCalls::Done<v1::ShowJobsReply> came) {
-    v1::ShowJobsRequest request = asked;
-    request.set_incarnation(whom.incarnation);
-    peers_.ShowJobs(whom.address, std::move(request), deadline, std::move(came));
-  });
+  All::Begin(gathering, peers_, &PeerCalls::ShowJobs, asked);
   JobsElsewhere there;
   for (auto& [replica, reply] : promise.get_future().get()) {
     if (!reply.ok()) {
@@ -128,12 +127,7 @@ void PeerJobs::Forget(const v1::ForgetJobsRequest& jobs,
         }
         done(std::move(there));
       });
-  const SteadyTime deadline = std::chrono::steady_clock::now() + kPatience;
-  All::Begin(gathering, [&](const ReplicaId& whom, PeerCalls::Done<v1::ForgetJobsReply> came) {
-    v1::ForgetJobsRequest request = jobs;
-    request.set_incarnation(whom.incarnation);
-    peers_.ForgetJobs(whom.address, std::move(request), deadline, std::move(came));
-  });
+  All::Begin(gathering, peers_, &PeerCalls::ForgetJobs, jobs);
 }
 
 ForgottenElsewhere PeerJobs::Forget(const v1::ForgetJobsRequest& jobs) {
