@@ -35,10 +35,7 @@ FrameBudget::FrameBudget(const FrameLimits& limits, SteadyTime now)
     : limits_(limits), since_(now), left_(limits.burst * kReset) {}
 
 bool FrameBudget::Take(const FrameHeader& frame, SteadyTime now) {
-  return Spend(CostOf(frame), now);
-}
-
-bool FrameBudget::Spend(int64_t cost, SteadyTime now) {
+  const int64_t cost = CostOf(frame);
   if (cost == 0) return true;
   left_ -= cost;
   if (left_ >= 0) return true;

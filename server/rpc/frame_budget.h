@@ -25,8 +25,6 @@ class FrameBudget {
   bool Take(const FrameHeader& frame, SteadyTime now);
 
  private:
-  bool Spend(int64_t cost, SteadyTime now);
-
   FrameLimits limits_;
   SteadyTime since_;  // up to when `left_` has been refilled
   int64_t left_;      // in hundredths of a reset
