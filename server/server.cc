@@ -231,8 +231,7 @@ struct Server::Impl {
                         [this] { return epochs.Next(); },
                         {},
                         [this] { metrics.displaced_groups.Increment(); }};
-  std::unique_ptr<grpc::Service> rendezvous_service =
-      MakeRendezvousService(rendezvous, admission, metrics, options.max_wait);
+  std::unique_ptr<grpc::Service> rendezvous_service = MakeRendezvousService(rendezvous, parts);
   HealthService health_service{kServiceName};
   std::unique_ptr<grpc::Server> grpc_server;
   std::unique_ptr<SidePort> http;

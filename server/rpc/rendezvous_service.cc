@@ -22,10 +22,6 @@ namespace {
 using grpc::ByteBuffer;
 using grpc::CallbackServerContext;
 
-SteadyTime AnswerBy(const CallbackServerContext& context, std::chrono::milliseconds max_wait) {
-  return bucketd::AnswerBy(std::chrono::steady_clock::now(), DeadlineOf(context, max_wait));
-}
-
 ByteBuffer BytesOf(const std::shared_ptr<const Rendezvous::Met>& met) {
   std::call_once(met->encoded_once, [&met] {
     v1::RendezvousResponse response;
@@ -48,9 +44,13 @@ v1::WatchEpochResponse ToProto(const Rendezvous::Fate& fate) {
 // A call that waits in the rendezvous until it is answered or its caller goes away.
 class WaitingReactor : public grpc::ServerUnaryReactor {
  public:
-  WaitingReactor(Rendezvous& rendezvous, ServerMetrics& metrics, Method method,
+  WaitingReactor(Rendezvous& rendezvous, const ServiceParts& parts, Method method,
                  CallbackServerContext* context)
-      : rendezvous_(rendezvous), context_(*context), scope_(method, metrics) {}
+      : rendezvous_(rendezvous),
+        context_(*context),
+        scope_(method, parts.metrics),
+        answer_by_(AnswerBy(std::chrono::steady_clock::now(),
+                            DeadlineOf(*context, parts.options.max_wait))) {}
 
   void OnCancel() override {
     TakeFromGrpc(this);
@@ -64,6 +64,7 @@ class WaitingReactor : public grpc::ServerUnaryReactor {
   }
 
  protected:
+  SteadyTime answer_by() const { return answer_by_; }
   // gRPC learns of the reactor, and so calls it, only after it is constructed.
   void Waits(Rendezvous::Id id) {
     waits_ = id;
@@ -79,17 +80,17 @@ class WaitingReactor : public grpc::ServerUnaryReactor {
   Rendezvous& rendezvous_;
   CallbackServerContext& context_;
   RequestScope scope_;
+  const SteadyTime answer_by_;
   std::atomic<Rendezvous::Id> waits_{0};
 };
 
 class RendezvousReactor final : public WaitingReactor {
  public:
-  RendezvousReactor(Rendezvous& rendezvous, const Admission& admission, ServerMetrics& metrics,
-                    CallbackServerContext* context, RequestBytes bytes, ByteBuffer* response,
-                    SteadyTime deadline)
-      : WaitingReactor(rendezvous, metrics, Method::kRendezvous, context) {
-    const absl::StatusOr<Caller> caller = admission.Admit(Method::kRendezvous, *context);
-    const auto request = admission.ReadFor<v1::RendezvousRequest>(caller, bytes);
+  RendezvousReactor(Rendezvous& rendezvous, const ServiceParts& parts,
+                    CallbackServerContext* context, RequestBytes bytes, ByteBuffer* response)
+      : WaitingReactor(rendezvous, parts, Method::kRendezvous, context) {
+    const absl::StatusOr<Caller> caller = parts.admission.Admit(Method::kRendezvous, *context);
+    const auto request = parts.admission.ReadFor<v1::RendezvousRequest>(caller, bytes);
     if (!request.ok()) {
       End(request.status(), "");
       return;
@@ -102,7 +103,7 @@ class RendezvousReactor final : public WaitingReactor {
                            .endpoint = request->endpoint(),
                            .agrees = request->agrees(),
                            .who = {HostOf(context->peer()), !caller->any_tenant}},
-                          deadline, [this, response, about](const auto& met) {
+                          answer_by(), [this, response, about](const auto& met) {
                             if (met.ok()) *response = BytesOf(*met);
                             End(met.status(), about);
                           }));
@@ -111,12 +112,11 @@ class RendezvousReactor final : public WaitingReactor {
 
 class WatchReactor final : public WaitingReactor {
  public:
-  WatchReactor(Rendezvous& rendezvous, const Admission& admission, ServerMetrics& metrics,
-               CallbackServerContext* context, RequestBytes bytes, ByteBuffer* response,
-               SteadyTime deadline)
-      : WaitingReactor(rendezvous, metrics, Method::kWatchEpoch, context) {
-    const absl::StatusOr<Caller> caller = admission.Admit(Method::kWatchEpoch, *context);
-    const auto request = admission.ReadFor<v1::WatchEpochRequest>(caller, bytes);
+  WatchReactor(Rendezvous& rendezvous, const ServiceParts& parts, CallbackServerContext* context,
+               RequestBytes bytes, ByteBuffer* response)
+      : WaitingReactor(rendezvous, parts, Method::kWatchEpoch, context) {
+    const absl::StatusOr<Caller> caller = parts.admission.Admit(Method::kWatchEpoch, *context);
+    const auto request = parts.admission.ReadFor<v1::WatchEpochRequest>(caller, bytes);
     if (!request.ok()) {
       End(request.status(), "");
       return;
@@ -125,7 +125,7 @@ class WatchReactor final : public WaitingReactor {
                             .group = request->group(),
                             .number = request->epoch(),
                             .who = {HostOf(context->peer()), !caller->any_tenant}},
-                           deadline,
+                           answer_by(),
                            [this, response](const absl::StatusOr<Rendezvous::Fate>& fate) {
                              if (fate.ok()) *response = ToBytes(ToProto(*fate));
                              End(fate.status(), "");
@@ -139,23 +139,20 @@ using Service =
 
 class RendezvousService final : public Service {
  public:
-  RendezvousService(bucketd::Rendezvous& rendezvous, const Admission& admission,
-                    ServerMetrics& metrics, std::chrono::milliseconds max_wait)
-      : rendezvous_(rendezvous), admission_(admission), metrics_(metrics), max_wait_(max_wait) {}
+  RendezvousService(bucketd::Rendezvous& rendezvous, const ServiceParts& parts)
+      : rendezvous_(rendezvous), parts_(parts) {}
 
   grpc::ServerUnaryReactor* Rendezvous(CallbackServerContext* context, const ByteBuffer* request,
                                        ByteBuffer* response) override {
-    return new RendezvousReactor(rendezvous_, admission_, metrics_, context, RequestBytes(request),
-                                 response, AnswerBy(*context, max_wait_));
+    return new RendezvousReactor(rendezvous_, parts_, context, RequestBytes(request), response);
   }
   grpc::ServerUnaryReactor* WatchEpoch(CallbackServerContext* context, const ByteBuffer* request,
                                        ByteBuffer* response) override {
-    return new WatchReactor(rendezvous_, admission_, metrics_, context, RequestBytes(request),
-                            response, AnswerBy(*context, max_wait_));
+    return new WatchReactor(rendezvous_, parts_, context, RequestBytes(request), response);
   }
   grpc::ServerUnaryReactor* EndEpoch(CallbackServerContext* context, const ByteBuffer* request,
                                      ByteBuffer* response) override {
-    RequestScope scope(Method::kEndEpoch, metrics_);
+    RequestScope scope(Method::kEndEpoch, parts_.metrics);
     RequestBytes bytes(request);
     std::string about;
     const absl::Status status = End(*context, bytes, about);
@@ -168,25 +165,21 @@ class RendezvousService final : public Service {
  private:
   absl::Status End(const CallbackServerContext& context, RequestBytes& bytes, std::string& about) {
     ASSIGN_OR_RETURN(const v1::EndEpochRequest request,
-                     admission_.Read<v1::EndEpochRequest>(Method::kEndEpoch, context, bytes));
+                     parts_.admission.Read<v1::EndEpochRequest>(Method::kEndEpoch, context, bytes));
     about = absl::StrCat("group=", request.group());
     return rendezvous_.End({request.tenant(), request.group(), request.epoch()}, request.rank(),
                            request.why());
   }
 
   bucketd::Rendezvous& rendezvous_;
-  const Admission& admission_;
-  ServerMetrics& metrics_;
-  const std::chrono::milliseconds max_wait_;
+  const ServiceParts& parts_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeRendezvousService(Rendezvous& rendezvous,
-                                                     const Admission& admission,
-                                                     ServerMetrics& metrics,
-                                                     std::chrono::milliseconds max_wait) {
-  return std::make_unique<RendezvousService>(rendezvous, admission, metrics, max_wait);
+                                                     const ServiceParts& parts) {
+  return std::make_unique<RendezvousService>(rendezvous, parts);
 }
 
 }  // namespace bucketd
