@@ -139,6 +139,8 @@ struct Server::Impl {
               planning,
               agreement,
               costs,
+              cost_samples,
+              cost_metrics,
               admission,
               quotas,
               replica == nullptr ? nullptr : &replica->routes(),
@@ -222,8 +224,7 @@ struct Server::Impl {
   ServiceParts parts;
   std::unique_ptr<grpc::Service> service;
   std::unique_ptr<grpc::Service> peer_service;
-  std::unique_ptr<grpc::Service> cost_service = MakeCostService(
-      {costs, cost_samples, cost_metrics, metrics, timers, options, draining, admission});
+  std::unique_ptr<grpc::Service> cost_service = MakeCostService(parts);
   Admin admin;
   std::unique_ptr<grpc::Service> admin_service;
   Epochs epochs{*store, WallNowMs};

@@ -18,8 +18,7 @@
 #include "server/graphs/upload_streams.h"
 #include "server/rpc/handoff.h"
 #include "server/rpc/request_bytes.h"
-#include "server/rpc/request_scope.h"
-#include "server/rpc/status_grpc.h"
+#include "server/rpc/stream_reactor.h"
 #include "server/rpc/unary_call.h"
 
 namespace bucketd {
@@ -75,109 +74,41 @@ void ProposalToProto(const CostProposal& proposal, v1::ProposeProfileResponse& r
   }
 }
 
-// What the reactors share.
-struct Shared {
-  explicit Shared(const CostServiceParts& p)
-      : parts(p),
-        reports({.max_streams = p.options.costs.max_report_streams,
-                 .stall = p.options.upload_stall,
-                 .deadline = p.options.upload_deadline,
-                 .least_rate = p.options.upload_rate_bytes,
-                 .what = "reports of costs"},
-                p.metrics.displaced_reports),
-        pool(kCostThreads, kCostQueue) {}
-  ~Shared() { TakeFromGrpc(&reports); }
-  const CostServiceParts parts;
-  UploadStreams reports;
-  WorkerPool pool;  // last: its jobs use the others
-};
-
-// One stream of samples: one message is read at a time, on the worker, which takes them in when the
-// stream has ended well. One that breaks off leaves nothing.
-class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
+// One stream of samples, which are taken in when it has ended well. One that breaks off leaves
+// nothing.
+class ReportReactor final : public StreamReactor {
  public:
-  ReportReactor(Shared& shared, CallbackServerContext* context, ByteBuffer* response)
-      : shared_(shared),
-        context_(*context),
-        bytes_of_response_(*response),
-        scope_(Method::kReportCosts, shared.parts.metrics) {
-    const absl::Status begun = Begin();
-    if (begun.ok()) {
-      ReadNext();
-    } else {
-      End(begun);
-    }
-  }
-
-  void OnReadDone(bool ok) override {
-    TakeFromGrpc(this);
-    shared_.parts.timers.CancelAndWait(stall_timer_);
-    const absl::Status came =
-        ok ? shared_.reports.Came(stream_, static_cast<int64_t>(message_.Length()))
-           : absl::OkStatus();
-    if (!came.ok()) {
-      End(came);
-      return;
-    }
-    const bool submitted = shared_.pool.TrySubmit([this, ok] {
-      if (ok) {
-        HandleMessage();
-      } else {
-        HandleEnd();
-      }
-    });
-    if (!submitted) End(MakeError(Reason::kOverloaded, "too many changes of cost profiles wait"));
-  }
-
-  void OnDone() override {
-    TakeFromGrpc(this);
-    delete this;
+  ReportReactor(const ServiceParts& parts, UploadStreams& reports, WorkerPool& pool,
+                CallbackServerContext* context, ByteBuffer* response)
+      : StreamReactor(parts, Method::kReportCosts,
+                      {reports, pool, "too many changes of cost profiles wait"}, context),
+        bytes_of_response_(*response) {
+    Start(Begin());
   }
 
  private:
-  ~ReportReactor() override {
-    shared_.reports.Close(stream_);
-    HandToGrpc(&shared_.reports);  // whose end waits for that of all reactors
-  }
-
   absl::Status Begin() {
-    ASSIGN_OR_RETURN(const Caller caller,
-                     shared_.parts.admission.Admit(Method::kReportCosts, context_));
+    ASSIGN_OR_RETURN(const Caller caller, parts_.admission.Admit(Method::kReportCosts, context_));
     by_ = ActorOf(caller, context_);
-    if (shared_.parts.draining) return MakeError(Reason::kDraining, "the server is shutting down");
+    if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
     const auto [outer, inner] = ShareOf(caller.tenant, HostOf(context_.peer()), !caller.any_tenant);
-    ASSIGN_OR_RETURN(stream_, shared_.reports.Open({outer, inner}));
-    return absl::OkStatus();
+    return Open({outer, inner});
   }
 
-  void ReadNext() {
-    const absl::StatusOr<SteadyTime> until = shared_.reports.BeginWait(stream_);
-    if (!until.ok()) {
-      End(until.status());
-      return;
-    }
-    stall_timer_ = shared_.parts.timers.Schedule(*until, [this] { context_.TryCancel(); });
-    HandToGrpc(this);
-    StartRead(&message_);
-  }
-
-  void HandleMessage() {
-    const absl::Status taken = Take();
-    if (taken.ok()) {
-      ReadNext();
+  absl::StatusOr<bool> Take(RequestBytes bytes) override {
+    ASSIGN_OR_RETURN(const auto message, bytes.Read<v1::ReportCostsRequest>(kMostProfileBytes));
+    if (message.has_header()) {
+      RETURN_IF_ERROR(TakeHeader(message.header()));
+    } else if (message.has_batch() && !report_.profile.empty()) {
+      RETURN_IF_ERROR(TakeBatch(message.batch()));
     } else {
-      End(taken);
+      return NoHeader();
     }
+    return true;
   }
 
-  absl::Status Take() {
-    ASSIGN_OR_RETURN(const auto message,
-                     RequestBytes(&message_).Read<v1::ReportCostsRequest>(kMostProfileBytes));
-    if (message.has_header()) return TakeHeader(message.header());
-    if (!message.has_batch() || report_.profile.empty()) {
-      return MakeError(Reason::kUploadProtocol, "expected a header first, then batches of samples");
-    }
-    return TakeBatch(message.batch());
+  static absl::Status NoHeader() {
+    return MakeError(Reason::kUploadProtocol, "expected a header first, then batches of samples");
   }
 
   absl::Status TakeHeader(const v1::ReportHeader& header) {
@@ -185,9 +116,9 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
       return MakeError(Reason::kUploadProtocol, "a second header; one report is about one profile");
     }
     RETURN_IF_ERROR(CheckProfileName(header.profile()));
-    const std::vector<std::string> names = shared_.parts.catalog.Names();
+    const std::vector<std::string> names = parts_.costs.Names();
     if (!std::binary_search(names.begin(), names.end(), header.profile())) {
-      return shared_.parts.catalog.Resolve(header.profile(), "").status();
+      return parts_.costs.Resolve(header.profile(), "").status();
     }
     report_.by = {header.reporter(), header.job(), header.tool(), header.device()};
     const absl::Status valid = Validate(report_.by);
@@ -202,7 +133,7 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
                        {.limit = kMaxBatch, .actual = batch.samples_size()});
     }
     seen_ += batch.samples_size();
-    const int64_t limit = shared_.parts.options.costs.max_report_samples;
+    const int64_t limit = parts_.options.costs.max_report_samples;
     if (seen_ > limit) {
       return MakeError(Reason::kProfileLimit, "too many samples in one report; none was taken",
                        {.limit = limit, .actual = seen_});
@@ -222,22 +153,19 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
   void Refuse(const std::string& why) {
     if (response_.refused() == 0) response_.set_first_refusal(why);
     response_.set_refused(response_.refused() + 1);
-    shared_.parts.cost_metrics.samples(SampleResult::kRefused).Increment();
+    parts_.cost_metrics.samples(SampleResult::kRefused).Increment();
   }
 
-  void HandleEnd() {
+  absl::Status TakeEnd() override {
     if (context_.IsCancelled()) {
-      End(MakeError(Reason::kCancelled, "the report broke off or stalled; none of it was taken"));
-    } else if (report_.profile.empty()) {
-      End(MakeError(Reason::kUploadProtocol, "expected a header first, then batches of samples"));
-    } else {
-      End(Store());
+      return MakeError(Reason::kCancelled, "the report broke off or stalled; none of it was taken");
     }
+    return report_.profile.empty() ? NoHeader() : Store();
   }
 
   absl::Status Store() {
     ASSIGN_OR_RETURN(const CostSamples::Taken taken,
-                     shared_.parts.samples.Add(
+                     parts_.cost_samples.Add(
                          report_, VoterOf(by_.who, context_.peer(), report_.by.reporter), by_));
     response_.set_accepted(static_cast<uint32_t>(taken.accepted));
     if (taken.limited == 0) return absl::OkStatus();
@@ -248,26 +176,16 @@ class ReportReactor final : public grpc::ServerReadReactor<ByteBuffer> {
     return absl::OkStatus();
   }
 
-  void End(const absl::Status& status) {
-    message_.Clear();
+  std::string Answer(const absl::Status& status) override {
     if (status.ok()) bytes_of_response_ = ToBytes(response_);
-    const grpc::Status ended =
-        EndRequest(scope_, context_, status, absl::StrCat("samples=", seen_));
-    HandToGrpc(this);
-    Finish(ended);
+    return absl::StrCat("samples=", seen_);
   }
 
-  Shared& shared_;
-  CallbackServerContext& context_;
   ByteBuffer& bytes_of_response_;
   v1::ReportCostsResponse response_;
-  RequestScope scope_;
-  ByteBuffer message_;
   CostReport report_;
   Actor by_;
   int64_t seen_ = 0;
-  UploadStreams::Id stream_ = 0;
-  Timers::Id stall_timer_ = 0;
 };
 
 using CostMethods = v1::CostProfiles::WithRawCallbackMethod_ListProfiles<
@@ -281,7 +199,16 @@ using CostMethods = v1::CostProfiles::WithRawCallbackMethod_ListProfiles<
 
 class CostService final : public CostMethods {
  public:
-  explicit CostService(const CostServiceParts& parts) : shared_(parts) {}
+  explicit CostService(const ServiceParts& parts)
+      : parts_(parts),
+        reports_({.max_streams = parts.options.costs.max_report_streams,
+                  .stall = parts.options.upload_stall,
+                  .deadline = parts.options.upload_deadline,
+                  .least_rate = parts.options.upload_rate_bytes,
+                  .what = "reports of costs"},
+                 parts.metrics.displaced_reports),
+        pool_(kCostThreads, kCostQueue) {}
+  ~CostService() override { TakeFromGrpc(&reports_); }
 
   grpc::ServerUnaryReactor* ListProfiles(CallbackServerContext* context, const ByteBuffer* request,
                                          ByteBuffer* response) override {
@@ -299,7 +226,7 @@ class CostService final : public CostMethods {
 
   grpc::ServerReadReactor<ByteBuffer>* ReportCosts(CallbackServerContext* context,
                                                    ByteBuffer* response) override {
-    return new ReportReactor(shared_, context, response);
+    return new ReportReactor(parts_, reports_, pool_, context, response);
   }
 
   grpc::ServerUnaryReactor* ImportProfile(CallbackServerContext* context, const ByteBuffer* request,
@@ -331,7 +258,7 @@ class CostService final : public CostMethods {
           const auto version =
               static_cast<int32_t>(std::min(asked.version(), static_cast<uint32_t>(kMaxVersion)));
           return ToResponse<v1::PromoteProfileResponse>(
-              parts().catalog.Promote(asked.name(), version, PromotionKind::kPromote, by));
+              parts_.costs.Promote(asked.name(), version, PromotionKind::kPromote, by));
         });
   }
 
@@ -341,22 +268,19 @@ class CostService final : public CostMethods {
     return Change<v1::RollbackProfileRequest>(
         Method::kRollbackProfile, context, request, response,
         [this](const v1::RollbackProfileRequest& asked, const Actor& by) {
-          return ToResponse<v1::RollbackProfileResponse>(
-              parts().catalog.Rollback(asked.name(), by));
+          return ToResponse<v1::RollbackProfileResponse>(parts_.costs.Rollback(asked.name(), by));
         });
   }
 
  private:
   static constexpr int32_t kMaxVersion = 2'000'000'000;
 
-  const CostServiceParts& parts() const { return shared_.parts; }
-
   absl::StatusOr<v1::ListProfilesResponse> List(const std::string& name) {
     v1::ListProfilesResponse response;
-    for (const ProfileInfo& info : parts().catalog.List(name)) {
+    for (const ProfileInfo& info : parts_.costs.List(name)) {
       *response.add_profiles() = ToProto(info);
     }
-    for (const HeldClass& held : parts().samples.List(name)) {
+    for (const HeldClass& held : parts_.cost_samples.List(name)) {
       v1::HeldSamples& message = *response.add_samples();
       message.set_profile(held.profile);
       ClassToProto(held.of, *message.mutable_of());
@@ -369,8 +293,8 @@ class CostService final : public CostMethods {
 
   absl::StatusOr<v1::GetProfileResponse> Get(const v1::GetProfileRequest& asked) {
     ASSIGN_OR_RETURN(const CostCatalog::ProfilePtr profile,
-                     parts().catalog.Resolve(asked.profile(), asked.device_type()));
-    ASSIGN_OR_RETURN(const ProfileInfo info, parts().catalog.Info(profile->name, profile->version));
+                     parts_.costs.Resolve(asked.profile(), asked.device_type()));
+    ASSIGN_OR_RETURN(const ProfileInfo info, parts_.costs.Info(profile->name, profile->version));
     v1::GetProfileResponse response;
     ProfileToProto(*profile, *response.mutable_profile());
     *response.mutable_version() = ToProto(info);
@@ -385,7 +309,7 @@ class CostService final : public CostMethods {
     if (!profile.ok()) return WithReason(Reason::kProfileInvalid, profile.status());
     ASSIGN_OR_RETURN(
         const CostCatalog::Added added,
-        parts().catalog.Add(*std::move(profile), ProfileOrigin::kImported, asked.by(), by));
+        parts_.costs.Add(*std::move(profile), ProfileOrigin::kImported, asked.by(), by));
     v1::ImportProfileResponse response;
     *response.mutable_version() = ToProto(added.info);
     response.set_already_there(added.already_there);
@@ -396,8 +320,8 @@ class CostService final : public CostMethods {
                                                      const Actor& by) {
     RETURN_IF_ERROR(CheckProfileName(asked.name()));
     ASSIGN_OR_RETURN(const CostProposal proposal,
-                     bucketd::ProposeProfile(asked.name(), parts().catalog, parts().samples,
-                                             parts().options.costs, parts().cost_metrics, by));
+                     bucketd::ProposeProfile(asked.name(), parts_.costs, parts_.cost_samples,
+                                             parts_.options.costs, parts_.cost_metrics, by));
     v1::ProposeProfileResponse response;
     ProposalToProto(proposal, response);
     return response;
@@ -420,7 +344,7 @@ class CostService final : public CostMethods {
     return Run<Request>(
         method, context, given, response,
         [this, call](const Request& request, const Actor& by) -> decltype(call(request, by)) {
-          if (parts().draining) return MakeError(Reason::kDraining, "the server is shutting down");
+          if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
           return call(request, by);
         },
         most);
@@ -430,23 +354,23 @@ class CostService final : public CostMethods {
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
                                 const ByteBuffer* given, ByteBuffer* response, Call call,
                                 int64_t most = kMostRequestBytes) {
-    return RunOn(shared_.pool, "calls about cost profiles",
-                 {method, *context, parts().admission, parts().metrics},
-                 [call, bytes = RequestBytes(given), response, context,
-                  most](const Caller& caller) mutable -> absl::Status {
-                   ASSIGN_OR_RETURN(const Request request, bytes.Read<Request>(most));
-                   const auto said = call(request, ActorOf(caller, *context));
-                   if (said.ok()) *response = ToBytes(*said);
-                   return said.status();
-                 });
+    return AnswerOn<Request>(
+        pool_, "calls about cost profiles", {method, *context, parts_.admission, parts_.metrics},
+        given, response,
+        [call, context](const Request& request, const Caller& caller) {
+          return call(request, ActorOf(caller, *context));
+        },
+        most);
   }
 
-  Shared shared_;
+  const ServiceParts& parts_;
+  UploadStreams reports_;
+  WorkerPool pool_;  // last: its jobs use the others
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeCostService(const CostServiceParts& parts) {
+std::unique_ptr<grpc::Service> MakeCostService(const ServiceParts& parts) {
   return std::make_unique<CostService>(parts);
 }
 

@@ -9,6 +9,8 @@
 #include "server/base/worker_pool.h"
 #include "server/config/options.h"
 #include "server/costs/cost_catalog.h"
+#include "server/costs/cost_metrics.h"
+#include "server/costs/cost_samples.h"
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
 #include "server/graphs/partial_uploads.h"
@@ -43,7 +45,9 @@ struct ServiceParts {
   const std::atomic<bool>& draining;
   const PlanningSwitch& planning;
   Agreement& agreement;
-  const CostCatalog& costs;
+  CostCatalog& costs;
+  CostSamples& cost_samples;
+  CostMetrics& cost_metrics;
   const Admission& admission;
   Quotas& quotas;
   // Null: this server is no replica, and has all jobs.

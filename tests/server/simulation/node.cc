@@ -65,10 +65,17 @@ Node::Node(World& world, Process& process, const std::string& address)
                   [this] { return planning_.WhyDisabled(); },
                   [this](const std::string& id) { return costs_.Resolve(id, ""); },
                   [this] { return WhyDisabledInStore(); }}),
-      parts_{broker_,          cache_,          memo_,        graphs_,       intake_,
-             partial_uploads_, upload_streams_, intake_pool_, request_pool_, request_room_,
-             timers_,          metrics_,        options_,     draining_,     planning_,
-             agreement_,       costs_,          admission_,   quotas_,       &replica_->routes()} {}
+      parts_{broker_,         cache_,
+             memo_,           graphs_,
+             intake_,         partial_uploads_,
+             upload_streams_, intake_pool_,
+             request_pool_,   request_room_,
+             timers_,         metrics_,
+             options_,        draining_,
+             planning_,       agreement_,
+             costs_,          cost_samples_,
+             cost_metrics_,   admission_,
+             quotas_,         &replica_->routes()} {}
 
 Node::~Node() = default;
 

@@ -15,6 +15,7 @@
 #include "proto/peer.pb.h"
 #include "proto/planner.pb.h"
 #include "server/costs/cost_catalog.h"
+#include "server/costs/cost_samples.h"
 #include "server/graphs/partial_uploads.h"
 #include "server/graphs/upload_streams.h"
 #include "server/identity/identity_metrics.h"
@@ -116,6 +117,7 @@ class Node {
   AgreementMetrics agreement_metrics_{registry_};
   CostMetrics cost_metrics_{registry_};
   CostCatalog costs_{*store_, cost_metrics_};
+  CostSamples cost_samples_{*store_, cost_metrics_, {}, WallNowMs};
   PlanningSwitch planning_{*store_, /*durable=*/true, metrics_.planning_enabled};
   PlanCache cache_;
   RequestMemo memo_{int64_t{1} << 20};
