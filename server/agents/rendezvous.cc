@@ -69,11 +69,9 @@ void Rendezvous::LetGo(Group& group, const absl::Status& why, Later& later) {
 
 void Rendezvous::LetWatcherGo(Group& group, Id id, const absl::StatusOr<Fate>& fate, Later& later) {
   const auto watcher = group.watchers.find(id);
-  timers_.Cancel(watcher->second.timer);
-  call_places_.Remove(watcher->second.share, id);
-  later.push_back([done = std::move(watcher->second.done), fate] { done(fate); });
+  later.push_back([done = std::move(watcher->second), fate] { done(fate); });
   group.watchers.erase(watcher);
-  where_.erase(id);
+  Leave(id);
 }
 
 void Rendezvous::LetCallGo(Id id, const absl::Status& why, Later& later) {
@@ -121,13 +119,12 @@ absl::Status Rendezvous::Check(const Call& call) const {
 }
 
 // What nobody waits for goes first, the longest untouched of it.
-absl::StatusOr<Rendezvous::Group*> Rendezvous::FindOrMake(const Key& key, const Who& who,
+absl::StatusOr<Rendezvous::Group*> Rendezvous::FindOrMake(const Key& key, const Shares::Path& share,
                                                           Later& later) {
   const auto found = groups_.find(key);
   if (found != groups_.end()) return &found->second;
-  const auto [outer, inner] = ShareOf(key.first, who.host, who.tenant_is_known);
   if (groups_.size() >= limits_.max_groups) {
-    const Id number = group_places_.GivesWayTo({outer, inner});
+    const Id number = group_places_.GivesWayTo(share);
     if (number == 0) {
       return MakeError(Reason::kOverloaded,
                        absl::StrCat("all of ", limits_.max_groups, " groups are waited for"));
@@ -143,7 +140,7 @@ absl::StatusOr<Rendezvous::Group*> Rendezvous::FindOrMake(const Key& key, const 
   }
   Group& group = groups_[key];
   group.number = ++last_id_;
-  group.share = {outer, inner};
+  group.share = share;
   group_places_.Add(group.share, group.number);
   by_number_[group.number] = key;
   return &group;
@@ -188,9 +185,8 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
                                                       const OnMet& done, Later& later) {
   RETURN_IF_ERROR(Check(call));
   const Key key(call.tenant, call.group);
-  const auto [outer, inner] = ShareOf(call.tenant, call.who.host, call.who.tenant_is_known);
-  RETURN_IF_ERROR(MakeRoomForCall({outer, inner}, later));
-  ASSIGN_OR_RETURN(Group* const group, FindOrMake(key, call.who, later));
+  RETURN_IF_ERROR(MakeRoomForCall(call.share, later));
+  ASSIGN_OR_RETURN(Group* const group, FindOrMake(key, call.share, later));
   const absl::Status agrees = CheckAgainst(*group, call);
   if (!agrees.ok()) {  // they would wait for a rank that will not come
     for (auto& [rank, waiter] : group->waiting) Dismiss(waiter, agrees, later);
@@ -208,15 +204,8 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
     const std::string text = absl::StrCat("rank ", call.rank, " called again: that call counts");
     Dismiss(waiter, MakeError(Reason::kCancelled, text), later);
   }
-  const Id id = ++last_id_;
-  call_places_.Add({outer, inner}, id);
-  waiter = {id,
-            timers_.Schedule(deadline, [this, id] { TimeOut(id); }),
-            deadline,
-            done,
-            call.endpoint,
-            {outer, inner}};
-  where_[id] = {key, call.rank};
+  const Id id = Enter(key, call.rank, call.share, deadline);
+  waiter = {id, deadline, done, call.endpoint};
   const bool all_are_here = group->waiting.size() == group->size;
   if (all_are_here) Meet(*group, later);
   Touch(*group);
@@ -225,9 +214,7 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::JoinLocked(const Call& call, SteadyTi
 
 void Rendezvous::Dismiss(Waiter& waiter, const absl::StatusOr<std::shared_ptr<const Met>>& answer,
                          Later& later) {
-  timers_.Cancel(waiter.timer);
-  call_places_.Remove(waiter.share, waiter.id);
-  where_.erase(waiter.id);
+  Leave(waiter.id);
   later.push_back([done = std::move(waiter.done), answer] { done(answer); });
 }
 
@@ -248,6 +235,21 @@ void Rendezvous::Meet(Group& group, Later& later) {
   }
   for (auto& [rank, waiter] : group.waiting) Dismiss(waiter, answer, later);
   group.waiting.clear();
+}
+
+Rendezvous::Id Rendezvous::Enter(const Key& group, uint32_t rank, const Shares::Path& share,
+                                 SteadyTime deadline) {
+  const Id id = ++last_id_;
+  call_places_.Add(share, id);
+  where_[id] = {group, rank, share, timers_.Schedule(deadline, [this, id] { TimeOut(id); })};
+  return id;
+}
+
+void Rendezvous::Leave(Id id) {
+  const auto where = where_.find(id);
+  timers_.Cancel(where->second.timer);
+  call_places_.Remove(where->second.share, id);
+  where_.erase(where);
 }
 
 absl::Status Rendezvous::MakeRoomForCall(const Shares::Path& share, Later& later) {
@@ -282,13 +284,9 @@ absl::StatusOr<Rendezvous::Id> Rendezvous::WatchLocked(const Epoch& epoch, Stead
   };
   if (epoch.number < group.epoch) return tell(absl::StrCat("epoch ", group.epoch, " has begun"));
   if (group.over) return tell(group.why);
-  const auto [outer, inner] = ShareOf(epoch.tenant, epoch.who.host, epoch.who.tenant_is_known);
-  RETURN_IF_ERROR(MakeRoomForCall({outer, inner}, later));
-  const Id id = ++last_id_;
-  call_places_.Add({outer, inner}, id);
-  group.watchers[id] = {
-      timers_.Schedule(deadline, [this, id] { TimeOut(id); }), done, {outer, inner}};
-  where_[id] = {key};
+  RETURN_IF_ERROR(MakeRoomForCall(epoch.share, later));
+  const Id id = Enter(key, 0, epoch.share, deadline);
+  group.watchers[id] = done;
   Touch(group);
   return id;
 }

@@ -33,16 +33,11 @@ struct RendezvousLimits {
 
 class Rendezvous {
  public:
-  // Who calls: by whom places are shared (ShareOf).
-  struct Who {
-    std::string host = {};
-    bool tenant_is_known = false;
-  };
   struct Call {
     std::string tenant, group;
     uint32_t rank = 0, size = 0;
     std::string endpoint, agrees;
-    Who who = {};
+    Shares::Path share = {};  // ShareOf whoever calls
   };
   struct Met {
     uint64_t epoch = 0;
@@ -56,7 +51,7 @@ class Rendezvous {
   struct Epoch {
     std::string tenant, group;
     uint64_t number = 0;
-    Who who = {};
+    Shares::Path share = {};  // of who watches it
   };
   struct Fate {
     bool over = false;
@@ -86,16 +81,9 @@ class Rendezvous {
  private:
   struct Waiter {
     Id id = 0;
-    Timers::Id timer = 0;
     SteadyTime deadline;
     OnMet done;
     std::string endpoint;
-    Shares::Path share;
-  };
-  struct Watcher {
-    Timers::Id timer = 0;
-    OnFate done;
-    Shares::Path share;
   };
   struct Group {
     uint32_t size = 0;
@@ -106,7 +94,7 @@ class Rendezvous {
     uint32_t epoch_size = 0;
     bool over = false;
     std::string why;
-    std::map<Id, Watcher> watchers;  // of `epoch`
+    std::map<Id, OnFate> watchers;  // of `epoch`
     Id number = 0;
     Shares::Path share;        // of whoever made its first call
     uint64_t spare_since = 0;  // 0: somebody waits or watches
@@ -116,17 +104,22 @@ class Rendezvous {
   struct Place {
     Key group;
     uint32_t rank = 0;  // of a waiter
+    Shares::Path share;
+    Timers::Id timer = 0;
   };
   using Later = std::vector<std::function<void()>>;  // run without the lock
 
   absl::Status Check(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Where there is no room, whoever has most gives way (base/shares.h).
-  absl::StatusOr<Group*> FindOrMake(const Key& key, const Who& who, Later& later)
+  absl::StatusOr<Group*> FindOrMake(const Key& key, const Shares::Path& share, Later& later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Id> WatchLocked(const Epoch& epoch, SteadyTime deadline, const OnFate& done,
                                  Later& later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeRoomForCall(const Shares::Path& share, Later& later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Id Enter(const Key& group, uint32_t rank, const Shares::Path& share, SteadyTime deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Leave(Id id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // REQUIRES: it waits or watches.
   void LetCallGo(Id id, const absl::Status& why, Later& later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -11,6 +11,7 @@
 #include "proto/agent.grpc.pb.h"
 #include "server/base/errors.h"
 #include "server/base/host.h"
+#include "server/base/shares.h"
 #include "server/rpc/handoff.h"
 #include "server/rpc/request_bytes.h"
 #include "server/rpc/request_scope.h"
@@ -39,6 +40,12 @@ v1::WatchEpochResponse ToProto(const Rendezvous::Fate& fate) {
   response.set_over(fate.over);
   response.set_why(fate.why);
   return response;
+}
+
+Shares::Path ShareOf(const Caller& caller, const std::string& tenant,
+                     const CallbackServerContext& context) {
+  const auto [outer, inner] = bucketd::ShareOf(tenant, HostOf(context.peer()), !caller.any_tenant);
+  return {outer, inner};
 }
 
 // A call that waits in the rendezvous until it is answered or its caller goes away.
@@ -102,7 +109,7 @@ class RendezvousReactor final : public WaitingReactor {
                            .size = request->size(),
                            .endpoint = request->endpoint(),
                            .agrees = request->agrees(),
-                           .who = {HostOf(context->peer()), !caller->any_tenant}},
+                           .share = ShareOf(*caller, request->tenant(), *context)},
                           answer_by(), [this, response, about](const auto& met) {
                             if (met.ok()) *response = BytesOf(*met);
                             End(met.status(), about);
@@ -124,7 +131,7 @@ class WatchReactor final : public WaitingReactor {
     Waits(rendezvous.Watch({.tenant = request->tenant(),
                             .group = request->group(),
                             .number = request->epoch(),
-                            .who = {HostOf(context->peer()), !caller->any_tenant}},
+                            .share = ShareOf(*caller, request->tenant(), *context)},
                            answer_by(),
                            [this, response](const absl::StatusOr<Rendezvous::Fate>& fate) {
                              if (fate.ok()) *response = ToBytes(ToProto(*fate));

@@ -274,7 +274,7 @@ class RendezvousPlacesTest : public ::testing::Test {
                       .size = size,
                       .endpoint = "here",
                       .agrees = "",
-                      .who = {"host", true}},
+                      .share = {tenant, "host"}},
                      Later(), [&, key = tenant + "/" + group](const auto& met) {
                        told = Told(met.status(), "met");
                        if (met.ok()) epochs_[key] = (*met)->epoch;
@@ -285,7 +285,7 @@ class RendezvousPlacesTest : public ::testing::Test {
                            const std::string& watcher = "") {
     std::string& told = heard_[tenant + "/" + group + watcher];
     told.clear();
-    rendezvous_.Watch({tenant, group, epochs_[tenant + "/" + group], {"host", true}}, Later(),
+    rendezvous_.Watch({tenant, group, epochs_[tenant + "/" + group], {tenant, "host"}}, Later(),
                       [&](const auto& fate) { told = Told(fate.status(), "fate"); });
     return told;
   }
