@@ -119,9 +119,7 @@ struct Server::Impl {
                 replica == nullptr ? nullptr : &replica->leases()}),
         pins(*store, agreement_metrics, quotas, options.pin_ttl),
         agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
-                   [this] { return planning.WhyDisabled(); },
-                   [this](const std::string& id) { return costs.Resolve(id, ""); },
-                   [this] { return WhyDisabledInStore(); }}),
+                   planning, costs}),
         parts{broker,
               cache,
               memo,
@@ -155,11 +153,6 @@ struct Server::Impl {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
   }
 
-  // Where the store cannot be read, what was known last.
-  std::optional<std::string> WhyDisabledInStore() {
-    planning.Look().IgnoreError();
-    return planning.WhyDisabled();
-  }
   std::unique_ptr<Replica> MakeReplica();
   absl::Status Listen(const Pings& pings);
   absl::Status StartHttp();

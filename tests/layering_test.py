@@ -42,7 +42,7 @@ server/graphs: proto passes/{base,ir,io} server/{base,config,tenants}
 server/costs: proto passes/{base,cost,io} server/{base,store,config}
 server/plans: proto passes passes/{base,ir,plan,cost,pass,io} server/{base,store,config,tenants,cluster,graphs,costs}
 server/jobs/machine: proto passes passes/{base,pass} server/{base,config,graphs,costs,plans}
-server/jobs: proto passes passes/{base,ir,io} server/{base,store,config,tenants,graphs,plans,jobs/machine}
+server/jobs: proto passes passes/{base,ir,io} server/{base,store,config,tenants,graphs,costs,plans,jobs/machine}
 server/agents: passes/base server/{base,store}
 server/admin: proto passes passes/{base,cost,io} server/{process,base,store,config,tenants,cluster,plans,jobs}
 server/rpc: proto passes passes/{base,ir,pass,io} server/{base,store,identity,config,tenants,cluster,graphs,costs,plans,jobs/machine,jobs,agents,admin}

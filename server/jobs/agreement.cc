@@ -59,10 +59,10 @@ class Agreement::HereNow final : public Surroundings {
   GraphPtr Graph(const std::string& key) const override { return parts_.graphs.Get(key); }
   bool HasGraph(const std::string& key) const override { return parts_.graphs.Contains(key); }
   absl::StatusOr<ProfilePtr> Profile(const std::string& id) const override {
-    return parts_.find_profile(id);
+    return parts_.costs.Resolve(id, "");
   }
   std::optional<std::string> PlanningDisabled() const override {
-    return parts_.planning_disabled();
+    return parts_.planning.WhyDisabled();
   }
 
  private:

@@ -28,6 +28,7 @@
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
 #include "server/config/options.h"
+#include "server/costs/cost_catalog.h"
 #include "server/graphs/graph_intake.h"
 #include "server/graphs/graph_store.h"
 #include "server/jobs/agreement_metrics.h"
@@ -37,6 +38,7 @@
 #include "server/plans/plan_broker.h"
 #include "server/plans/plan_cache.h"
 #include "server/plans/plan_request.h"
+#include "server/plans/planning_switch.h"
 
 namespace bucketd {
 
@@ -55,14 +57,8 @@ class Agreement {
     Timers& timers;
     AgreementMetrics& metrics;
     const ServerOptions& options;
-    // Why new generations stay unplanned, if they do. Asked once a generation; short, no locks of
-    // ours within.
-    std::function<std::optional<std::string>()> planning_disabled;
-    // The profile that is called "name@version" in a job's memory. Like planning_disabled.
-    std::function<absl::StatusOr<ProfilePtr>(const std::string&)> find_profile;
-    // planning_disabled as the store has it now; blocks on it. Asked before the first plan of a
-    // generation is kept: other servers of the store may have been told meanwhile.
-    std::function<std::optional<std::string>()> planning_disabled_in_store;
+    PlanningSwitch& planning;
+    const CostCatalog& costs;
   };
 
   explicit Agreement(const Parts& parts);

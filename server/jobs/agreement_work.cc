@@ -78,7 +78,10 @@ absl::StatusOr<JobMemory> Agreement::MemoryOf(const JobName& name, uint64_t gene
 absl::StatusOr<std::optional<JobMemory>> Agreement::WriteUnplanned(const JobName& name,
                                                                    const JobMemory& memory) {
   JobMemory unplanned = memory;
-  unplanned.unplanned = parts_.planning_disabled_in_store();
+  // Other servers of the store may have been told meanwhile. Where it cannot be read, what was
+  // known last holds.
+  parts_.planning.Look().IgnoreError();
+  unplanned.unplanned = parts_.planning.WhyDisabled();
   if (!unplanned.unplanned.has_value()) return std::nullopt;
   ASSIGN_OR_RETURN(JobMemory stands,
                    parts_.pins.PutJob(name.first, name.second, unplanned, ServerItself()));
@@ -120,7 +123,7 @@ absl::StatusOr<Agreed> Agreement::WriteGeneration(const StoreAgreed& store) {
   what.memory.last_scope = store.name;
   // No plan has been kept for this generation yet: it may still have none.
   if (memory.last_scope.empty()) {
-    what.unless_planning_is_off = !parts_.planning_disabled().has_value();
+    what.unless_planning_is_off = !parts_.planning.WhyDisabled().has_value();
     if (what.unless_planning_is_off) {
       absl::StatusOr<Agreed> agreed = parts_.pins.Agree(what);
       if (!agreed.ok() || !agreed->planning_is_off) return agreed;

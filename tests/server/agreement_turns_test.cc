@@ -80,9 +80,6 @@ class Turnstile final : public ForwardingStore {
   bool is_open_ = false;
 };
 
-// Planning is on.
-std::optional<std::string> Never() { return std::nullopt; }
-
 class AgreementTurnsTest : public ::testing::Test {
  protected:
   ~AgreementTurnsTest() override {
@@ -145,6 +142,7 @@ class AgreementTurnsTest : public ::testing::Test {
   const std::unique_ptr<SqliteStore> engine_ = *SqliteStore::Open({});
   Turnstile store_{*engine_};
   CostCatalog costs_{store_, cost_metrics_};
+  PlanningSwitch planning_{*engine_, /*durable=*/false, metrics_.planning_enabled};
   PlanCache cache_{int64_t{1} << 20, metrics_};
   Quotas quotas_{"", {}, registry_};
   GraphStore graphs_{int64_t{1} << 20, metrics_, quotas_};
@@ -156,7 +154,7 @@ class AgreementTurnsTest : public ::testing::Test {
                       options_, quotas_, ComputePlan}};
   Pins pins_{store_, agreement_metrics_, quotas_, options_.pin_ttl};
   Agreement agreement_{{broker_, cache_, graphs_, intake_, pins_, timers_, agreement_metrics_,
-                        options_, Never, nullptr, Never}};
+                        options_, planning_, costs_}};
 };
 
 TEST_F(AgreementTurnsTest, ATenantsManyJobsHoldUpNobodyElses) {

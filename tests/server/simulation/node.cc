@@ -62,9 +62,7 @@ Node::Node(World& world, Process& process, const std::string& address)
                &stored_plans_, &replica_->leases()}),
       pins_(*store_, agreement_metrics_, quotas_, options_.pin_ttl),
       agreement_({broker_, cache_, graphs_, intake_, pins_, timers_, agreement_metrics_, options_,
-                  [this] { return planning_.WhyDisabled(); },
-                  [this](const std::string& id) { return costs_.Resolve(id, ""); },
-                  [this] { return WhyDisabledInStore(); }}),
+                  planning_, costs_}),
       parts_{broker_,         cache_,
              memo_,           graphs_,
              intake_,         partial_uploads_,
@@ -78,11 +76,6 @@ Node::Node(World& world, Process& process, const std::string& address)
              quotas_,         &replica_->routes()} {}
 
 Node::~Node() = default;
-
-std::optional<std::string> Node::WhyDisabledInStore() {
-  planning_.Look().IgnoreError();
-  return planning_.WhyDisabled();
-}
 
 void Node::Start() {
   stored_plans_.Start();

@@ -101,7 +101,6 @@ class Node {
   absl::StatusOr<std::string> Compute(const Graph& graph, const PlanRequest& request);
   void FollowStore();
   void LoadCosts();
-  std::optional<std::string> WhyDisabledInStore();
   SteadyTime Local(Time time) const;
 
   World& world_;
