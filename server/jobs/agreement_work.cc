@@ -32,9 +32,7 @@ std::string Describe(const GraphDifference& difference, const Graph& a, const Gr
 Event Agreement::Work(const LoadScope& load, const absl::Status& busy) {
   if (!busy.ok()) return ScopeLoaded{load.scope, busy, busy};
   const auto& [tenant, job] = load.job;
-  Pins::Loaded loaded = load.records == nullptr
-                            ? parts_.pins.LoadScope(tenant, job, load.name)
-                            : parts_.pins.LoadScope(tenant, job, load.name, *load.records);
+  Pins::Loaded loaded = parts_.pins.LoadScope(tenant, job, load.name, load.records.get());
   return ScopeLoaded{load.scope, std::move(loaded.job), std::move(loaded.pin)};
 }
 

@@ -48,25 +48,12 @@ std::vector<std::string> Pins::Jobs(absl::string_view tenant) const {
 }
 
 Pins::Loaded Pins::LoadScope(absl::string_view tenant, absl::string_view job,
-                             absl::string_view scope) {
+                             absl::string_view scope, const ScopeRecords* records) {
   const Names names{JobKey(tenant, job), PinKey(tenant, job, scope)};
-  return In(names, Read(names));
-}
-
-Pins::Loaded Pins::LoadScope(absl::string_view tenant, absl::string_view job,
-                             absl::string_view scope, const ScopeRecords& records) {
-  const Names names{JobKey(tenant, job), PinKey(tenant, job, scope)};
-  const Found found{UndamagedOr(records.values[0]), UndamagedOr(records.values[1]), false};
+  const Found found = records == nullptr ? Read(names)
+                                         : Found{UndamagedOr(records->values[0]),
+                                                 UndamagedOr(records->values[1]), false};
   See(names, found);
-  return In(names, found);
-}
-
-std::vector<RecordName> Pins::NamesOf(absl::string_view tenant, absl::string_view job,
-                                      absl::string_view scope) {
-  return {{Shelf::kPins, JobKey(tenant, job)}, {Shelf::kPins, PinKey(tenant, job, scope)}};
-}
-
-Pins::Loaded Pins::In(const Names& names, const Found& found) {
   Loaded loaded;
   if (found.job.ok()) {
     loaded.job = MemoryIn(names.job, *found.job);
@@ -81,14 +68,17 @@ Pins::Loaded Pins::In(const Names& names, const Found& found) {
   return loaded;
 }
 
+std::vector<RecordName> Pins::NamesOf(absl::string_view tenant, absl::string_view job,
+                                      absl::string_view scope) {
+  return {{Shelf::kPins, JobKey(tenant, job)}, {Shelf::kPins, PinKey(tenant, job, scope)}};
+}
+
 Pins::Found Pins::Read(const Names& names) {
   auto values = store_.GetRecords({{Shelf::kPins, names.job},
                                    {Shelf::kPins, names.pin},
                                    {Shelf::kSettings, kPlanningOffSetting}});
-  const Found found{UndamagedOr(std::move(values[0])), UndamagedOr(std::move(values[1])),
-                    !values[2].ok() || values[2]->has_value()};
-  See(names, found);
-  return found;
+  return {UndamagedOr(std::move(values[0])), UndamagedOr(std::move(values[1])),
+          !values[2].ok() || values[2]->has_value()};
 }
 
 void Pins::See(const Names& names, const Found& found) {
@@ -158,6 +148,7 @@ absl::StatusOr<Agreed> Pins::Agree(const Agreeing& what) {
     const bool is_fresh = !found.has_value();
     if (is_fresh) {
       found = Read(names);
+      See(names, *found);
       RETURN_IF_ERROR(found->job.status());
       RETURN_IF_ERROR(found->pin.status());
       if (what.unless_planning_is_off && found->planning_is_off) return Agreed{true, {}, {}};

@@ -75,10 +75,9 @@ class Pins {
     absl::StatusOr<std::optional<JobMemory>> job;
     absl::StatusOr<std::optional<Pin>> pin;
   };
-  Loaded LoadScope(absl::string_view tenant, absl::string_view job, absl::string_view scope);
-  // The same, without asking the store.
+  // With `records` the store is not asked.
   Loaded LoadScope(absl::string_view tenant, absl::string_view job, absl::string_view scope,
-                   const ScopeRecords& records);
+                   const ScopeRecords* records = nullptr);
   static std::vector<RecordName> NamesOf(absl::string_view tenant, absl::string_view job,
                                          absl::string_view scope);
   // The pinned plan's bytes, checked against the pin. NOT_FOUND or DATA_LOSS if they are lost.
@@ -128,7 +127,6 @@ class Pins {
   };
   Found Read(const Names& names);
   void See(const Names& names, const Found& found);
-  static Loaded In(const Names& names, const Found& found);
   Draft Over(const Found& found, const Names& names, const Agreeing& what) const;
   void Written(const RecordChange& change);
   absl::Status StorePlan(const Agreeing& what);
