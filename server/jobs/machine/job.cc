@@ -11,6 +11,8 @@
 namespace bucketd {
 namespace {
 
+constexpr uint64_t kMaxGenerationStep = 1000;
+
 absl::Status LostProfileError(const Job& job, absl::string_view asked, absl::string_view id,
                               const absl::Status& why) {
   const Reason reason =
@@ -38,6 +40,15 @@ absl::Status Job::UseFixedProfile(PlanRequest& request, const Surroundings& arou
   }
   if (fixed.profile != request.profile) SetProfile(request, fixed.profile);
   return absl::OkStatus();
+}
+
+absl::Status Job::CheckStep(uint64_t called) const {
+  if (called <= generation || called - generation <= kMaxGenerationStep) return absl::OkStatus();
+  return MakeError(
+      Reason::kJobInvalid,
+      absl::StrCat("job.generation: ", called, ", and job \"", name.second, "\" is in generation ",
+                   generation, "; a generation counts restarts: at most ", kMaxGenerationStep,
+                   " more (bucketctl pin JOB --release forgets the job)"));
 }
 
 JobMemory Job::Memory() const {

@@ -47,6 +47,9 @@ struct Job {
   // one or none, since other scopes may be running with it. STORE_UNAVAILABLE passes,
   // PROFILE_UNREADABLE stays.
   absl::Status UseFixedProfile(PlanRequest& request, const Surroundings& around);
+  // Generations count restarts, and a later one ends those before it: JOB_INVALID for a call with a
+  // number that no count leads to.
+  absl::Status CheckStep(uint64_t called) const;
   // As it is kept beyond the process.
   JobMemory Memory() const;
 };

@@ -92,7 +92,7 @@ class Scope {
 
   ScopeId id() const { return id_; }
   const std::string& name() const { return name_; }
-  const Job& job() const { return job_; }
+  Job& job() const { return job_; }
   uint32_t size() const { return size_; }
   Stage stage() const { return stage_; }
   // Nobody waits, nothing is agreed on, and whoever comes may begin anew.
