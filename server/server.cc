@@ -147,8 +147,8 @@ struct Server::Impl {
         peer_service(replica == nullptr ? nullptr
                                         : MakePeerService(parts, replica->incarnation(),
                                                           [this] { return Jobs(); })),
-        admin({options, metrics, cache, planning, *store, store_place, [this] { return State(); },
-               Hooks()}),
+        admin({options, metrics, cache, planning, *store, *store_metrics, store_place,
+               agreement_metrics, costs, quotas, [this] { return State(); }, Hooks()}),
         admin_service(MakeAdminService(admin, admission, metrics)) {
     intake.ReclaimWith([this] { return partial_uploads.DropOldest(); });
   }
@@ -412,27 +412,6 @@ AdminHooks Server::Impl::Hooks() {
     hooks.cluster = [this] { return replica->View(); };
   }
   AddJobHooks(agreement, pins, hooks);
-  hooks.tenants = [this] { return quotas.List(); };
-  hooks.store_health = [this] { return store_metrics->Health(); };
-  hooks.add_given_up = [this](v1::GivenUp& given_up) {
-    const auto count = [this](Tally tally) {
-      return static_cast<int64_t>(agreement_metrics.tally(tally).Value());
-    };
-    given_up.set_jobs(count(Tally::kDisplaced));
-    given_up.set_job_places(count(Tally::kJobDisplaced));
-    given_up.set_ranks(count(Tally::kRankDisplaced));
-  };
-  hooks.cost_profiles = [this] {
-    std::vector<v1::CostProfileStatus> all;
-    for (const ProfileInfo& info : costs.List("")) {
-      if (!info.promoted) continue;
-      v1::CostProfileStatus& status = all.emplace_back();
-      status.set_name(info.name);
-      status.set_version(static_cast<uint32_t>(info.version));
-      status.set_about(info.about);
-    }
-    return all;
-  };
   return hooks;
 }
 

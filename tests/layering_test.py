@@ -44,7 +44,7 @@ server/plans: proto passes passes/{base,ir,plan,cost,pass,io} server/{base,store
 server/jobs/machine: proto passes passes/{base,pass} server/{base,config,graphs,costs,plans}
 server/jobs: proto passes passes/{base,ir,io} server/{base,store,config,tenants,graphs,costs,plans,jobs/machine}
 server/agents: passes/base server/{base,store}
-server/admin: proto passes passes/{base,cost,io} server/{process,base,store,config,tenants,cluster,plans,jobs}
+server/admin: proto passes passes/{base,cost,io} server/{process,base,store,config,tenants,cluster,costs,plans,jobs/machine,jobs}
 server/rpc: proto passes passes/{base,ir,pass,io} server/{base,store,identity,config,tenants,cluster,graphs,costs,plans,jobs/machine,jobs,agents,admin}
 server: passes/base server/{process,base,store,store/postgres,identity,config,tenants,cluster,graphs,costs,plans,jobs,agents,admin,rpc}
 client/render: passes/{ir,plan,sim}

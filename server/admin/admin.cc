@@ -18,6 +18,7 @@
 #include "server/base/errors.h"
 #include "server/base/names.h"
 #include "server/base/version.h"
+#include "server/jobs/machine/actions.h"
 #include "server/plans/plan_request.h"
 
 namespace bucketd {
@@ -150,7 +151,10 @@ void Admin::FillGivenUp(v1::GivenUp& given_up) const {
   given_up.set_uploads(Value(m.displaced_uploads));
   given_up.set_groups(Value(m.displaced_groups));
   given_up.set_reports(Value(m.displaced_reports));
-  parts_.hooks.add_given_up(given_up);
+  AgreementMetrics& jobs = parts_.agreement_metrics;
+  given_up.set_jobs(Value(jobs.tally(Tally::kDisplaced)));
+  given_up.set_job_places(Value(jobs.tally(Tally::kJobDisplaced)));
+  given_up.set_ranks(Value(jobs.tally(Tally::kRankDisplaced)));
   given_up.set_abandoned(Value(m.computations_dropped));
   given_up.set_connections(Value(m.connections_closed));
 }
@@ -159,7 +163,7 @@ void Admin::FillStore(v1::GetStatusResponse& status) const {
   if (parts_.store_path.empty()) return;
   v1::StoreStatus& to = *status.mutable_store();
   to.set_path(parts_.store_path);
-  FillHealth(parts_.hooks.store_health(), to);
+  FillHealth(parts_.store_metrics.Health(), to);
   const absl::StatusOr<StoreStats> stats = parts_.store.Stats();
   if (!stats.ok()) {
     to.set_error(std::string(stats.status().message()));
@@ -215,8 +219,12 @@ v1::GetStatusResponse Admin::GetStatus() const {
   some.set_limit(kMaxJobsInStatus);
   KeepAsked(some, jobs);
   for (v1::JobStatus& job : jobs) *status.add_jobs() = std::move(job);
-  for (v1::CostProfileStatus& p : parts_.hooks.cost_profiles()) {
-    *status.add_cost_profiles() = std::move(p);
+  for (const ProfileInfo& info : parts_.costs.List("")) {
+    if (!info.promoted) continue;
+    v1::CostProfileStatus& profile = *status.add_cost_profiles();
+    profile.set_name(info.name);
+    profile.set_version(static_cast<uint32_t>(info.version));
+    profile.set_about(info.about);
   }
   FillErrors(status);
   FillTenants(status);

@@ -17,6 +17,8 @@
 #include "server/base/metrics.h"
 #include "server/cluster/cluster_view.h"
 #include "server/config/options.h"
+#include "server/costs/cost_catalog.h"
+#include "server/jobs/agreement_metrics.h"
 #include "server/plans/plan_cache.h"
 #include "server/plans/planning_switch.h"
 #include "server/store/store.h"
@@ -42,7 +44,7 @@ struct ForgottenElsewhere {
   std::vector<v1::NotReached> not_reached;
 };
 
-// What other parts of the server offer to operators.
+// What jobs, and replicas alone, offer to operators.
 struct AdminHooks {
   // Scopes of jobs, in any order.
   std::function<std::vector<v1::JobStatus>()> jobs;
@@ -57,10 +59,6 @@ struct AdminHooks {
   std::function<absl::StatusOr<v1::UnpinJobResponse>(const v1::UnpinJobRequest& request,
                                                      const Actor& by)>
       unpin_job;
-  std::function<std::vector<v1::CostProfileStatus>()> cost_profiles;
-  std::function<StoreHealth()> store_health;
-  std::function<std::vector<TenantUse>()> tenants;
-  std::function<void(v1::GivenUp& given_up)> add_given_up;  // jobs and their ranks
   std::function<ClusterView()> cluster;
 };
 
@@ -80,7 +78,11 @@ class Admin {
     PlanCache& cache;
     PlanningSwitch& planning;
     Store& store;
+    const StoreMetrics& store_metrics;
     std::string store_path;  // "": it is in memory, and gone with the process
+    AgreementMetrics& agreement_metrics;
+    const CostCatalog& costs;
+    const Quotas& quotas;
     std::function<ServerState()> state;
     AdminHooks hooks;
   };

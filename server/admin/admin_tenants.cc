@@ -26,7 +26,7 @@ constexpr size_t kMaxInStatus = 300;
 }  // namespace
 
 void Admin::FillTenants(v1::GetStatusResponse& status) const {
-  std::vector<TenantUse> all = parts_.hooks.tenants();
+  std::vector<TenantUse> all = parts_.quotas.List();
   if (all.size() > kMaxInStatus) {
     std::stable_partition(all.begin(), all.end(), [](const TenantUse& use) { return use.named; });
     all.resize(kMaxInStatus);
@@ -37,7 +37,7 @@ void Admin::FillTenants(v1::GetStatusResponse& status) const {
 absl::StatusOr<v1::ListTenantsResponse> Admin::ListTenants(
     const v1::ListTenantsRequest& request) const {
   v1::ListTenantsResponse response;
-  for (const TenantUse& use : parts_.hooks.tenants()) {
+  for (const TenantUse& use : parts_.quotas.List()) {
     if (request.has_tenant() && use.tenant != request.tenant()) continue;
     Fill(use, *response.add_tenants());
   }

@@ -27,9 +27,13 @@ class AdminStoreTest : public ::testing::Test {
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     planning_ = std::make_unique<PlanningSwitch>(*store_, true, metrics_.planning_enabled);
-    admin_ = std::make_unique<Admin>(Admin::Parts{options_, metrics_, cache_, *planning_, *store_,
-                                                  "/var/lib/bucketd", [] { return ServerState{}; },
-                                                  AdminHooks{}});
+    costs_ = std::make_unique<CostCatalog>(*store_, cost_metrics_);
+    admin_ = MakeAdmin("/var/lib/bucketd", {});
+  }
+  std::unique_ptr<Admin> MakeAdmin(const std::string& store_path, AdminHooks hooks) {
+    return std::make_unique<Admin>(Admin::Parts{
+        options_, metrics_, cache_, *planning_, *store_, store_metrics_, store_path,
+        agreement_metrics_, *costs_, quotas_, [] { return ServerState{}; }, std::move(hooks)});
   }
 
   std::string Put(const std::string& tenant, char graph) {
@@ -43,9 +47,14 @@ class AdminStoreTest : public ::testing::Test {
   ServerOptions options_;
   prometheus::Registry registry_;
   ServerMetrics metrics_{registry_};
+  StoreMetrics store_metrics_{registry_};
+  AgreementMetrics agreement_metrics_{registry_};
+  CostMetrics cost_metrics_{registry_};
+  Quotas quotas_{"", {}, registry_};
   PlanCache cache_{1 << 20, metrics_};
   std::unique_ptr<SqliteStore> store_;
   std::unique_ptr<PlanningSwitch> planning_;
+  std::unique_ptr<CostCatalog> costs_;
   std::unique_ptr<Admin> admin_;
 };
 
@@ -119,14 +128,9 @@ TEST_F(AdminStoreTest, ALimitCutsAListAndSaysSo) {
 TEST_F(AdminStoreTest, EachKindOfWhatWasGivenUpIsShownByItself) {
   AdminHooks hooks;
   hooks.jobs = [] { return std::vector<v1::JobStatus>(); };
-  hooks.cost_profiles = [] { return std::vector<v1::CostProfileStatus>(); };
-  hooks.store_health = [] { return StoreHealth(); };
-  hooks.tenants = [] { return std::vector<TenantUse>(); };
-  hooks.add_given_up = [](v1::GivenUp& given_up) {
-    given_up.set_ranks(1);
-    given_up.set_job_places(2);
-    given_up.set_jobs(3);
-  };
+  agreement_metrics_.tally(Tally::kRankDisplaced).Increment(1);
+  agreement_metrics_.tally(Tally::kJobDisplaced).Increment(2);
+  agreement_metrics_.tally(Tally::kDisplaced).Increment(3);
   metrics_.displaced_callers.Increment(4);
   metrics_.displaced_computations.Increment(5);
   metrics_.displaced_uploads.Increment(6);
@@ -134,9 +138,7 @@ TEST_F(AdminStoreTest, EachKindOfWhatWasGivenUpIsShownByItself) {
   metrics_.displaced_groups.Increment(8);
   metrics_.computations_dropped.Increment(9);
   metrics_.connections_closed.Increment(10);
-  const Admin admin({options_, metrics_, cache_, *planning_, *store_, "",
-                     [] { return ServerState{}; }, std::move(hooks)});
-  const std::string page = StatusPage(admin.GetStatus());
+  const std::string page = StatusPage(MakeAdmin("", std::move(hooks))->GetStatus());
   int n = 0;
   for (const char* what : {"waiting ranks", "jobs with waiting ranks", "pins of jobs",
                            "waiting callers", "queued computations", "uploads", "reports of costs",
