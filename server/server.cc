@@ -21,7 +21,7 @@
 #include "passes/base/status_macros.h"
 #include "server/admin/admin.h"
 #include "server/admin/job_admin.h"
-#include "server/admin/status_routes.h"
+#include "server/admin/status_page.h"
 #include "server/agents/epochs.h"
 #include "server/costs/cost_catalog.h"
 #include "server/costs/cost_samples.h"

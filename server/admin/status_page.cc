@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 #include "passes/base/words.h"
-#include "server/process/side_port.h"
+#include "passes/io/message_json.h"
 
 namespace bucketd {
 namespace {
@@ -114,6 +115,12 @@ void Bar(int64_t value, int64_t limit, Mood mood, Html& html) {
 
 std::string Since(int64_t when_ms, int64_t now_ms) {
   return absl::StrCat(SpanInWords(now_ms - when_ms), " ago, ", Utc(when_ms));
+}
+
+bool Has(const std::multimap<std::string, std::string>& query, const char* name,
+         const char* value) {
+  const auto found = query.find(name);
+  return found != query.end() && found->second == value;
 }
 
 bool StoreFails(const v1::GetStatusResponse& s) {
@@ -451,6 +458,15 @@ std::string StatusPage(const v1::GetStatusResponse& status) {
           "href=\"/statusz?format=json\">/statusz?format=json</a>"
           " · <a href=\"/readyz\">/readyz</a> · /livez</p></body></html>\n";
   return html.Take();
+}
+
+std::vector<SidePort::Page> StatusPages(std::function<v1::GetStatusResponse()> status) {
+  const auto answer = [status = std::move(status)](const auto& query) -> SidePort::Answer {
+    const v1::GetStatusResponse now = status();
+    if (Has(query, "format", "json")) return {MessageJson(now), "application/json"};
+    return {.body = StatusPage(now), .refresh_seconds = Has(query, "refresh", "5") ? 5 : 0};
+  };
+  return {{"/statusz", answer}, {"/", answer}};
 }
 
 }  // namespace bucketd
