@@ -154,6 +154,7 @@ struct Server::Impl {
   }
 
   std::unique_ptr<Replica> MakeReplica();
+  absl::Status Start(const Pings& pings);
   absl::Status Listen(const Pings& pings);
   absl::Status StartHttp();
   void OpenPins();
@@ -242,6 +243,24 @@ std::unique_ptr<Replica> Server::Impl::MakeReplica() {
                        return AskAgreement(parts, call, std::move(done));
                      },
                      [this](uint64_t call) { agreement.Cancel(call); }, [this] { BeginDrain(); }});
+}
+
+absl::Status Server::Impl::Start(const Pings& pings) {
+  if (trust != nullptr) RETURN_IF_ERROR(trust->Load());
+  RETURN_IF_ERROR(quotas.Load());
+  if (trust != nullptr || !options.tenants_file.empty()) FollowFiles();
+  stored_plans.Start();
+  OpenPins();
+  LoadCosts();
+  epochs.Take().IgnoreError();  // again with each look
+  FollowStore();
+  CountUptime();
+  RETURN_IF_ERROR(Listen(pings));
+  if (replica != nullptr) replica->Start();
+  RETURN_IF_ERROR(StartHttp());
+  listening = true;
+  SetServing(true);
+  return absl::OkStatus();
 }
 
 absl::Status Server::Impl::Listen(const Pings& pings) {
@@ -440,24 +459,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   ASSIGN_OR_RETURN(OpenedStore store, OpenStore(options));
   auto server = std::unique_ptr<Server>(
       new Server(std::make_unique<Impl>(options, std::move(plan_function), std::move(store))));
-  if (server->impl_->trust != nullptr) {
-    RETURN_IF_ERROR(server->impl_->trust->Load());
-  }
-  RETURN_IF_ERROR(server->impl_->quotas.Load());
-  if (server->impl_->trust != nullptr || !options.tenants_file.empty()) {
-    server->impl_->FollowFiles();
-  }
-  server->impl_->stored_plans.Start();
-  server->impl_->OpenPins();
-  server->impl_->LoadCosts();
-  server->impl_->epochs.Take().IgnoreError();  // again with each look
-  server->impl_->FollowStore();
-  server->impl_->CountUptime();
-  RETURN_IF_ERROR(server->impl_->Listen(pings));
-  if (server->impl_->replica != nullptr) server->impl_->replica->Start();
-  RETURN_IF_ERROR(server->impl_->StartHttp());
-  server->impl_->listening = true;
-  server->impl_->SetServing(true);
+  RETURN_IF_ERROR(server->impl_->Start(pings));
   return server;
 }
 
