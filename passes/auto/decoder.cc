@@ -17,17 +17,13 @@ Decoder::Decoder(const Problem& problem)
     if (i + 1 == leaders_.size()) break;
     leader.cost_ps = problem.cost[i];
     leader.own_bytes = problem.own_bytes[i];
-    leader.before = problem.before.begin[i + 1] - problem.before.begin[i];
     leader.transfer = std::max(problem.start_of[i], problem.wait_of[i]);
     if (problem.start_of[i] >= 0) leader.is |= kStart;
-    if (problem.wait_of[i] >= 0) {
-      leader.is |= kWait;
-      if (problem.transfer(leader.transfer).pinned) leader.is |= kPinnedWait;
-    }
+    if (problem.wait_of[i] >= 0) leader.is |= kWait;
     if (problem.is_leaf[i]) leader.is |= kLeaf;
     if (problem.is_post[i]) leader.is |= kPost;
     if (problem.root_of[i] >= 0) leader.is |= kRootWork;
-    fresh_missing_.push_back(leader.before);
+    fresh_missing_.push_back(problem.before.begin[i + 1] - problem.before.begin[i]);
   }
   for (const Transfer& t : problem.transfers) wire_ps_[Index(t.group)] += t.wire_ps;
 }
@@ -69,7 +65,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   post_.Reset(problem_.size());
   root_work_.Reset(problem_.size());
   deferred_.Clear();
-  stalls_.Clear(-1);
+  stalls_ = {};
   deferred_ps_ = 0;
   deferred_sorted_ = false;
   main_ = 0;
@@ -91,8 +87,7 @@ void Decoder::Reset(const Settings& settings, int64_t memory_cap, const Partitio
   over_.clear();
   profile_.Reset();
   gathered_bytes_ = pending_bytes_ = 0;
-  gathered_.clear();
-  next_drop_ = problem_.size();
+  gathered_ = {};
   ResetRoots();
   for (LeaderId l = 0; l < problem_.size(); ++l) {
     if (missing_[Index(l)] == 0) BecomeReady(l);
@@ -189,7 +184,7 @@ void Decoder::RunTail() {
 void Decoder::Unblock() {
   Boundary(0);
   if (done_[Index(main_)] || missing_[Index(main_)] == 0) return;
-  if (stalls_.of != main_) stalls_.Clear(main_);
+  if (stalls_.of != main_) stalls_ = {main_, 0, {}};
   const absl::Span<const LeaderId> before_main = problem_.before.of(main_);
   for (; stalls_.seen < before_main.size(); ++stalls_.seen) {
     const LeaderId x = before_main[stalls_.seen];
@@ -200,10 +195,10 @@ void Decoder::Unblock() {
       Force(c < 0 || batch >= 0 ? x : problem_.transfer(c).start);
       return;
     }
-    stalls_.Push({launched_[Index(batch)].end_ps, stalls_.seen, batch});
+    stalls_.by_end.push({launched_[Index(batch)].end_ps, stalls_.seen, batch});
   }
   if (Fill()) return;
-  while (launched_[Index(stalls_.first())].waited) stalls_.Pop();
+  while (launched_[Index(stalls_.first())].waited) stalls_.by_end.pop();
   const int32_t first = stalls_.first();
   const Launched& launch = launched_[Index(first)];
   const int64_t standing =
@@ -371,7 +366,7 @@ void Decoder::BecomeReady(LeaderId l) {
   }
   if ((leader.is & kWait) != 0) {
     // Others are taken when their collective has ended.
-    if ((leader.is & kPinnedWait) != 0) ready_.Insert(l);
+    if (problem_.transfer(leader.transfer).pinned) ready_.Insert(l);
     return;
   }
   const CollectiveId c = leader.transfer;

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <queue>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -28,14 +29,6 @@
 #include "passes/sim/stream_clock.h"
 
 namespace bucketd::search {
-
-// What is launched as one; a collective alone has one member and the form kFree.
-struct Batch {
-  std::vector<CollectiveId> members;  // in payload order
-  Form form = Form::kFree;
-  bool stalled = false;  // the step stood still in its wait
-  friend bool operator==(const Batch&, const Batch&) = default;
-};
 
 // Buckets decided beforehand: those of one number go together as far as memory lets them.
 struct Partition {
@@ -107,10 +100,9 @@ class Decoder {
     int64_t cost_ps = 0, own_bytes = 0;
     CollectiveId transfer = -1;  // of a start or wait
     int32_t after = 0;           // where the problem's list begins
-    int32_t before = 0;          // how many
     uint8_t is = 0;              // kStart ...; 0: part of the main chain
   };
-  enum : uint8_t { kStart = 1, kWait = 2, kPinnedWait = 4, kLeaf = 8, kPost = 16, kRootWork = 32 };
+  enum : uint8_t { kStart = 1, kWait = 2, kLeaf = 4, kPost = 8, kRootWork = 16 };
   struct Launched {
     int64_t end_ps = 0;
     bool waited = false;
@@ -133,23 +125,9 @@ class Decoder {
   struct Stalls {
     using Stall = std::tuple<int64_t, size_t, int32_t>;  // end, place among its inputs, batch
     LeaderId of = -1;
-    size_t seen = 0;          // of its inputs; those before are done or under way
-    std::vector<Stall> heap;  // the first to end on top
-
-    int32_t first() const { return std::get<2>(heap.front()); }
-    void Push(const Stall& stall) {
-      heap.push_back(stall);
-      std::push_heap(heap.begin(), heap.end(), std::greater<>());
-    }
-    void Pop() {
-      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-      heap.pop_back();
-    }
-    void Clear(LeaderId leader) {
-      of = leader;
-      seen = 0;
-      heap.clear();
-    }
+    size_t seen = 0;  // of its inputs; those before are done or under way
+    std::priority_queue<Stall, std::vector<Stall>, std::greater<>> by_end;
+    int32_t first() const { return std::get<2>(by_end.top()); }
   };
 
   // decoder.cc: the clock and the main loop.
@@ -193,9 +171,9 @@ class Decoder {
   bool LaunchSinks(int32_t key, bool flush);
   bool LaunchFixedSinks(int32_t key, bool flush);
   bool FixedBucketFits(CollectiveId head, size_t from);
-  Form ChooseForm(const std::vector<CollectiveId>& members);
+  void ChooseForm(Batch& batch);
   bool IsCheaper(const LaunchCost& a, const LaunchCost& b);
-  Form FormThatFits(const std::vector<CollectiveId>& members, Form form);
+  bool BuffersFit(const Batch& batch);
   void Launch(std::vector<CollectiveId> members);
   void Wait(int32_t batch);
   int32_t EarliestOutstanding(bool sinks_only);
@@ -214,10 +192,6 @@ class Decoder {
   void MakeRoom(int64_t bytes);
 
   int64_t Remaining() const { return problem_.total_ps() - problem_.ideal_ps[Index(main_)]; }
-  int64_t NeedPs(CollectiveId c) const {
-    return problem_.ideal_ps[Index(problem_.transfer(c).need)] - problem_.ideal_ps[Index(main_)] +
-           clock_.now_ps();
-  }
 
   const Problem& problem_;
   std::vector<Leader> leaders_;  // and one behind the last
@@ -276,9 +250,9 @@ class Decoder {
   std::vector<Overflow> over_;
   RangeMax profile_;  // program order's, and gathers that wait for their use
   int64_t gathered_bytes_ = 0;
-  int64_t pending_bytes_ = 0;           // launch bytes of what is pending
-  std::vector<CollectiveId> gathered_;  // heap by start leader, smallest first
-  LeaderId next_drop_ = 0;              // of the first of them
+  int64_t pending_bytes_ = 0;  // launch bytes of what is pending
+  using Gathered = std::pair<LeaderId, CollectiveId>;
+  std::priority_queue<Gathered, std::vector<Gathered>, std::greater<>> gathered_;  // by start
 };
 
 }  // namespace bucketd::search

@@ -26,7 +26,7 @@ void Decoder::Boundary(int64_t next_ps) {
     if (batch_of_[Index(c)] < 0) Launch({c});
   }
   inline_ready_.clear();
-  if (next_drop_ <= Reached()) DropGathered();
+  DropGathered();
   for (size_t g = NextWire(0, next_ps); g != SIZE_MAX; g = NextWire(g + 1, next_ps)) {
     FeedWire(static_cast<GroupId>(g), next_ps);
   }
@@ -187,7 +187,9 @@ std::vector<CollectiveId> Decoder::MembersInTime(CollectiveId head, size_t next)
   const int64_t begin = std::max(clock_.free_ps(first.group), clock_.now_ps()) + first.alpha_ps;
   int64_t wire = first.wire_ps, taken = first.launch_bytes;
   // By when the bucket must end; later if the wire is what all wait for.
-  const int64_t need = std::max(NeedPs(head), begin + wire);
+  const std::vector<int64_t>& ideal = problem_.ideal_ps;
+  const int64_t until_need = ideal[Index(first.need)] - ideal[Index(main_)];
+  const int64_t need = std::max(clock_.now_ps() + until_need, begin + wire);
   const int64_t excess = wire_left_[Index(first.group)] - Remaining();
   const auto in_time = [&](int64_t wire_ps) {
     if (wire_ps > settings_.gather_cap_ps) return false;
@@ -285,17 +287,18 @@ bool Decoder::LaunchFixedSinks(int32_t key, bool flush) {
 }
 
 // The form that costs least by the settings' weights.
-Form Decoder::ChooseForm(const std::vector<CollectiveId>& members) {
-  Form best = Form::kGrouped;
-  if (!MayPack(problem_, members)) return best;
-  LaunchCost cost = CostOf(problem_, members, best);
+void Decoder::ChooseForm(Batch& batch) {
+  Form best = batch.form = Form::kGrouped;
+  if (!MayPack(problem_, batch.members)) return;
+  LaunchCost cost = CostOf(problem_, batch);
   for (const Form form : {Form::kPackedOnComm, Form::kPackedOnCompute}) {
-    const LaunchCost other = CostOf(problem_, members, form);
+    batch.form = form;
+    const LaunchCost other = CostOf(problem_, batch);
     if (!IsCheaper(other, cost)) continue;
     cost = other;
     best = form;
   }
-  return best;
+  batch.form = best;
 }
 
 bool Decoder::IsCheaper(const LaunchCost& a, const LaunchCost& b) {
@@ -309,46 +312,37 @@ bool Decoder::IsCheaper(const LaunchCost& a, const LaunchCost& b) {
   return on_wire * settings_.wire_weight + on_compute * settings_.compute_weight < 0;
 }
 
-// A packed bucket whose buffers do not fit is grouped instead.
-Form Decoder::FormThatFits(const std::vector<CollectiveId>& members, Form form) {
-  if (form == Form::kGrouped) return form;
+// Whether memory holds those of a packed bucket.
+bool Decoder::BuffersFit(const Batch& batch) {
   int64_t in_bytes = 0, out_bytes = 0;
   LeaderId lowest = problem_.size();
-  for (const CollectiveId c : members) {
+  for (const CollectiveId c : batch.members) {
     in_bytes += problem_.transfer(c).in_bytes;
     out_bytes += problem_.transfer(c).out_bytes;
     lowest = std::min(lowest, problem_.transfer(c).start);
   }
-  const CollectiveKind kind = problem_.transfer(members[0]).kind;
+  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
   // An all-reduce's results lie where its inputs were copied to.
   if (ReducesWhole(kind)) out_bytes = 0;
-  if (!Gathers(kind)) {
-    return memory_.live() + in_bytes + out_bytes <= cap_ ? form : Form::kGrouped;
-  }
-  const bool fits = memory_.live() + 2 * out_bytes <= cap_ && FitsUntil(lowest, out_bytes, Extra());
-  return fits ? form : Form::kGrouped;
+  if (!Gathers(kind)) return memory_.live() + in_bytes + out_bytes <= cap_;
+  return memory_.live() + 2 * out_bytes <= cap_ && FitsUntil(lowest, out_bytes, Extra());
 }
 
 void Decoder::Launch(std::vector<CollectiveId> members) {
   const auto id = static_cast<int32_t>(out_.batches.size());
-  std::sort(members.begin(), members.end(), [&](CollectiveId a, CollectiveId b) {
-    return problem_.transfer(a).payload_rank < problem_.transfer(b).payload_rank;
-  });
+  SortByPayload(problem_, members);
   Batch batch;
   batch.members = std::move(members);
-  LaunchCost cost;
   if (batch.members.size() > 1) {
-    const int32_t bucket =
-        partition_ == nullptr ? -1 : partition_->bucket_of[Index(batch.members[0])];
-    Form form = bucket < 0 ? Form::kFree : partition_->form_of[Index(bucket)];
-    if (form == Form::kFree || (form != Form::kGrouped && !MayPack(problem_, batch.members))) {
-      form = ChooseForm(batch.members);
+    if (partition_ != nullptr) {
+      batch.form = partition_->form_of[Index(partition_->bucket_of[Index(batch.members[0])])];
     }
-    batch.form = FormThatFits(batch.members, form);
-    cost = CostOf(problem_, batch.members, batch.form);
-  } else {
-    cost = CostOf(problem_, batch.members, Form::kFree);
+    const bool decided = batch.form == Form::kGrouped ||
+                         (batch.form != Form::kFree && MayPack(problem_, batch.members));
+    if (!decided) ChooseForm(batch);
+    if (batch.form != Form::kGrouped && !BuffersFit(batch)) batch.form = Form::kGrouped;
   }
+  const LaunchCost cost = CostOf(problem_, batch);
   const GroupId group = problem_.transfer(batch.members[0]).group;
   for (const CollectiveId c : batch.members) {
     batch_of_[Index(c)] = id;
@@ -356,7 +350,7 @@ void Decoder::Launch(std::vector<CollectiveId> members) {
     wire_left_[Index(group)] -= problem_.transfer(c).wire_ps;
   }
   out_.order.push_back({Action::Kind::kLaunch, id});
-  NoteLive(memory_.Start(batch.members, batch.form, cost));
+  NoteLive(memory_.Start(batch, cost));
   clock_.Kernel(cost.work.copy_in_ps);
   const int64_t end = clock_.Launch(cost.work).end_ps;
   wires_.Set(Index(group), kFree, end);
@@ -384,7 +378,7 @@ void Decoder::Wait(int32_t batch_id) {
   out_.order.push_back({Action::Kind::kWait, batch_id});
   // Work that becomes ready is taken later, so nothing is launched meanwhile.
   const Batch& batch = out_.batches[Index(batch_id)];
-  NoteLive(memory_.Wait(batch.members, batch.form, launch.cost));
+  NoteLive(memory_.Wait(batch, launch.cost));
   clock_.Kernel(launch.cost.work.copy_out_ps);
   for (const CollectiveId c : batch.members) done_[Index(problem_.transfer(c).wait)] = 1;
   for (const CollectiveId c : batch.members) Finish(problem_.transfer(c).wait);

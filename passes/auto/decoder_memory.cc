@@ -26,7 +26,7 @@ void Decoder::NoteLive(int64_t most_bytes) {
 // layer is leaf work, and memory is often at its peak there.
 LeaderId Decoder::Reached() {
   if (main_ < problem_.size()) return main_;
-  constexpr uint8_t kNoKernel = kStart | kWait | kPinnedWait | kRootWork;
+  constexpr uint8_t kNoKernel = kStart | kWait | kRootWork;
   while (left_ < problem_.size() &&
          (done_[Index(left_)] != 0 || (leaders_[Index(left_)].is & kNoKernel) != 0)) {
     ++left_;
@@ -77,24 +77,16 @@ void Decoder::AddGathered(CollectiveId c) {
   if (t.start <= reached) return;
   profile_.Add(reached, t.start, t.out_bytes);
   gathered_bytes_ += t.out_bytes;
-  gathered_.push_back(c);
-  std::push_heap(gathered_.begin(), gathered_.end(), [&](CollectiveId a, CollectiveId b) {
-    return problem_.transfer(a).start > problem_.transfer(b).start;
-  });
-  next_drop_ = std::min(next_drop_, t.start);
+  gathered_.emplace(t.start, c);
 }
 
 // Gathers that program order, too, would have made by now.
 void Decoder::DropGathered() {
   const LeaderId reached = Reached();
-  while (!gathered_.empty() && problem_.transfer(gathered_.front()).start <= reached) {
-    std::pop_heap(gathered_.begin(), gathered_.end(), [&](CollectiveId a, CollectiveId b) {
-      return problem_.transfer(a).start > problem_.transfer(b).start;
-    });
-    gathered_bytes_ -= problem_.transfer(gathered_.back()).out_bytes;
-    gathered_.pop_back();
+  while (!gathered_.empty() && gathered_.top().first <= reached) {
+    gathered_bytes_ -= problem_.transfer(gathered_.top().second).out_bytes;
+    gathered_.pop();
   }
-  next_drop_ = gathered_.empty() ? problem_.size() : problem_.transfer(gathered_.front()).start;
 }
 
 // Before what would take memory over the cap: sends reductions off and waits for them.

@@ -1,16 +1,16 @@
 #include "passes/auto/launch_cost.h"
 
-#include <vector>
+#include <algorithm>
 
 #include "passes/pass/numerics.h"
 #include "passes/sim/bucket_costs.h"
 
 namespace bucketd::search {
 
-LaunchCost CostOf(const Problem& problem, absl::Span<const CollectiveId> members, Form form) {
-  const Transfer& first = problem.transfer(members[0]);
+LaunchCost CostOf(const Problem& problem, const Batch& batch) {
+  const Transfer& first = problem.transfer(batch.members[0]);
   LaunchCost cost;
-  if (members.size() == 1) {
+  if (batch.members.size() == 1) {
     cost.work.group = first.group;
     cost.work.slot_ps = first.alpha_ps + first.wire_ps;
     cost.in_bytes = first.in_bytes;
@@ -18,11 +18,11 @@ LaunchCost CostOf(const Problem& problem, absl::Span<const CollectiveId> members
     return cost;
   }
   internal::BucketParts parts;
-  parts.first = members[0];
-  parts.members = static_cast<int64_t>(members.size());
+  parts.first = batch.members[0];
+  parts.members = static_cast<int64_t>(batch.members.size());
   parts.kind = first.kind;
   parts.group = first.group;
-  for (const CollectiveId c : members) {
+  for (const CollectiveId c : batch.members) {
     const Transfer& t = problem.transfer(c);
     parts.message_bytes += t.bytes;
     parts.in_bytes += t.in_bytes;
@@ -30,12 +30,18 @@ LaunchCost CostOf(const Problem& problem, absl::Span<const CollectiveId> members
   }
   cost.in_bytes = parts.in_bytes;
   cost.out_bytes = parts.out_bytes;
-  cost.work = internal::WorkOf(
-      internal::CostsOf(parts, form == Form::kGrouped ? BucketMode::kGrouped : BucketMode::kPacked,
-                        form == Form::kPackedOnComm ? CopyStream::kComm : CopyStream::kCompute,
-                        *problem.costs),
-      *problem.costs);
+  const BucketMode mode = batch.form == Form::kGrouped ? BucketMode::kGrouped : BucketMode::kPacked;
+  const CopyStream copies =
+      batch.form == Form::kPackedOnComm ? CopyStream::kComm : CopyStream::kCompute;
+  const Costs& costs = *problem.costs;
+  cost.work = internal::WorkOf(internal::CostsOf(parts, mode, copies, costs), costs);
   return cost;
+}
+
+void SortByPayload(const Problem& problem, std::vector<CollectiveId>& members) {
+  std::sort(members.begin(), members.end(), [&](CollectiveId a, CollectiveId b) {
+    return problem.transfer(a).payload_rank < problem.transfer(b).payload_rank;
+  });
 }
 
 bool MayPack(const Problem& problem, absl::Span<const CollectiveId> members) {

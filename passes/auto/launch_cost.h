@@ -1,7 +1,8 @@
-// What one launch of the search takes.
+// What the search launches as one, and what that takes.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 
@@ -12,13 +13,22 @@ namespace bucketd::search {
 
 enum class Form : uint8_t { kFree = 0, kGrouped, kPackedOnCompute, kPackedOnComm };
 
+// A collective alone has one member and the form kFree, several have any other.
+struct Batch {
+  std::vector<CollectiveId> members;  // in payload order
+  Form form = Form::kFree;
+  bool stalled = false;  // the step stood still in its wait
+  friend bool operator==(const Batch&, const Batch&) = default;
+};
+
 struct LaunchCost {
   internal::LaunchWork work;
   int64_t in_bytes = 0, out_bytes = 0;  // of all members together
 };
 
-// Members in payload order. One alone has no form; several have any but kFree.
-LaunchCost CostOf(const Problem& problem, absl::Span<const CollectiveId> members, Form form);
+LaunchCost CostOf(const Problem& problem, const Batch& batch);
+
+void SortByPayload(const Problem& problem, std::vector<CollectiveId>& members);
 
 // Whether the numerics that were asked for let these share a packed bucket.
 bool MayPack(const Problem& problem, absl::Span<const CollectiveId> members);

@@ -5,6 +5,13 @@
 #include "passes/base/collectives.h"
 
 namespace bucketd::search {
+namespace {
+
+bool IsPacked(const Batch& batch) {
+  return batch.form == Form::kPackedOnCompute || batch.form == Form::kPackedOnComm;
+}
+
+}  // namespace
 
 LiveMemory::LiveMemory(const Problem& problem) : problem_(problem) {
   for (size_t s = 0; s < problem.bytes.size(); ++s) {
@@ -34,56 +41,37 @@ int64_t LiveMemory::Run(LeaderId leader) {
 }
 
 // The buffers of a bucket as its start leaves them.
-int64_t LiveMemory::Start(absl::Span<const CollectiveId> members, Form form,
-                          const LaunchCost& cost) {
+int64_t LiveMemory::Start(const Batch& batch, const LaunchCost& cost) {
   most_ = live_;
-  const CollectiveKind kind = problem_.transfer(members[0]).kind;
-  int64_t results = 0;
-  for (const CollectiveId c : members) {
-    results += problem_.own_bytes[Index(problem_.transfer(c).start)];
+  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
+  const bool on_compute = batch.form == Form::kPackedOnCompute;
+  // What a bucket scatters comes when its copy-in has read the inputs.
+  const int64_t later = on_compute && Scatters(kind) ? cost.out_bytes : 0;
+  Allocate(NeededByStart(batch, cost) - later);
+  if (on_compute) {
+    for (const CollectiveId c : batch.members) ReleaseInputs(problem_.transfer(c).start);
+    Allocate(later);
   }
-  if (form == Form::kFree || form == Form::kGrouped) {
-    Allocate(results);
-  } else if (form == Form::kPackedOnComm) {
-    if (Gathers(kind)) {
-      Allocate(results + cost.out_bytes);
-    } else if (Scatters(kind)) {
-      Allocate(cost.out_bytes + cost.in_bytes);
-      ShareResults(members, cost.out_bytes);
-    } else {
-      Allocate(cost.in_bytes);
-      ShareResults(members, cost.in_bytes);
-    }
-  } else {
-    Allocate(Gathers(kind) ? cost.out_bytes : cost.in_bytes);
-    for (const CollectiveId c : members) ReleaseInputs(problem_.transfer(c).start);
-    if (Scatters(kind)) {
-      Allocate(cost.out_bytes);
-      ShareResults(members, cost.out_bytes);
-    } else if (ReducesWhole(kind)) {
-      ShareResults(members, cost.in_bytes);
-    }
+  if (IsPacked(batch) && !Gathers(kind)) {
+    ShareResults(batch, Scatters(kind) ? cost.out_bytes : cost.in_bytes);
   }
-  for (const CollectiveId c : members) {
+  for (const CollectiveId c : batch.members) {
     if (problem_.transfer(c).wait < 0) Release(problem_.transfer(c).start);
   }
   return most_;
 }
 
-int64_t LiveMemory::Wait(absl::Span<const CollectiveId> members, Form form,
-                         const LaunchCost& cost) {
+int64_t LiveMemory::Wait(const Batch& batch, const LaunchCost& cost) {
   most_ = live_;
-  const CollectiveKind kind = problem_.transfer(members[0]).kind;
-  const bool on_compute = form == Form::kPackedOnCompute;
-  if (on_compute && Gathers(kind)) {
-    Allocate(cost.out_bytes);
+  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
+  const bool on_compute = batch.form == Form::kPackedOnCompute;
+  if (IsPacked(batch) && Gathers(kind)) {
+    if (on_compute) Allocate(cost.out_bytes);
     live_ -= cost.out_bytes;
-  } else if (form == Form::kPackedOnComm && Gathers(kind)) {
-    live_ -= cost.out_bytes;
-  } else if (Scatters(kind) && (on_compute || form == Form::kPackedOnComm)) {
+  } else if (IsPacked(batch) && Scatters(kind)) {
     live_ -= cost.in_bytes;
   }
-  for (const CollectiveId c : members) {
+  for (const CollectiveId c : batch.members) {
     const Transfer& t = problem_.transfer(c);
     if (on_compute) {
       for (const StorageId s : problem_.owns.of(t.start)) Use(s);
@@ -96,26 +84,25 @@ int64_t LiveMemory::Wait(absl::Span<const CollectiveId> members, Form form,
   return most_;
 }
 
-int64_t LiveMemory::NeededByStart(absl::Span<const CollectiveId> members, Form form,
-                                  const LaunchCost& cost) const {
-  const CollectiveKind kind = problem_.transfer(members[0]).kind;
-  const bool packed = form == Form::kPackedOnCompute || form == Form::kPackedOnComm;
-  if (packed && !Gathers(kind)) return cost.in_bytes + (Scatters(kind) ? cost.out_bytes : 0);
-  if (form == Form::kPackedOnCompute) return cost.out_bytes;
-  int64_t bytes = packed ? cost.out_bytes : 0;
-  for (const CollectiveId c : members) {
+int64_t LiveMemory::NeededByStart(const Batch& batch, const LaunchCost& cost) const {
+  const CollectiveKind kind = problem_.transfer(batch.members[0]).kind;
+  if (IsPacked(batch) && !Gathers(kind)) {
+    return cost.in_bytes + (Scatters(kind) ? cost.out_bytes : 0);
+  }
+  if (batch.form == Form::kPackedOnCompute) return cost.out_bytes;
+  int64_t bytes = IsPacked(batch) ? cost.out_bytes : 0;
+  for (const CollectiveId c : batch.members) {
     bytes += problem_.own_bytes[Index(problem_.transfer(c).start)];
   }
   return bytes;
 }
 
-int64_t LiveMemory::NeededByWait(absl::Span<const CollectiveId> members, Form form,
-                                 const LaunchCost& cost) const {
+int64_t LiveMemory::NeededByWait(const Batch& batch, const LaunchCost& cost) const {
   int64_t bytes = 0;
-  if (form == Form::kPackedOnCompute && Gathers(problem_.transfer(members[0]).kind)) {
+  if (batch.form == Form::kPackedOnCompute && Gathers(problem_.transfer(batch.members[0]).kind)) {
     bytes = cost.out_bytes;
   }
-  for (const CollectiveId c : members) {
+  for (const CollectiveId c : batch.members) {
     bytes += problem_.own_bytes[Index(problem_.transfer(c).wait)];
   }
   return bytes;
@@ -123,14 +110,13 @@ int64_t LiveMemory::NeededByWait(absl::Span<const CollectiveId> members, Form fo
 
 // Inputs live until the wait, unless a copy on the compute stream has read them; gathers that the
 // wires' stream copies out leave their buffer there.
-bool LiveMemory::WaitFrees(absl::Span<const CollectiveId> members, Form form) const {
-  if (problem_.transfer(members[0]).use == Use::kSink) return true;
-  if (form == Form::kPackedOnCompute) return false;
-  return form == Form::kPackedOnComm ||
-         std::any_of(members.begin(), members.end(), [&](CollectiveId c) {
-           const Transfer& t = problem_.transfer(c);
-           return t.launch_bytes > t.out_bytes;  // it has a cast
-         });
+bool LiveMemory::WaitFrees(const Batch& batch) const {
+  if (problem_.transfer(batch.members[0]).use == Use::kSink) return true;
+  if (IsPacked(batch)) return batch.form == Form::kPackedOnComm;
+  return std::any_of(batch.members.begin(), batch.members.end(), [&](CollectiveId c) {
+    const Transfer& t = problem_.transfer(c);
+    return t.launch_bytes > t.out_bytes;  // it has a cast
+  });
 }
 
 void LiveMemory::Allocate(int64_t bytes) {
@@ -164,9 +150,9 @@ void LiveMemory::ReleaseInputs(LeaderId start) {
 }
 
 // The members' results are parts of one buffer of so many bytes.
-void LiveMemory::ShareResults(absl::Span<const CollectiveId> members, int64_t bytes) {
+void LiveMemory::ShareResults(const Batch& batch, int64_t bytes) {
   SharedBuffer buffer{bytes, 0, false};
-  for (const CollectiveId c : members) {
+  for (const CollectiveId c : batch.members) {
     for (const StorageId s : problem_.owns.of(problem_.transfer(c).start)) {
       storages_[Index(s)].shared = static_cast<int32_t>(buffers_.size());
       ++buffer.parts_left;

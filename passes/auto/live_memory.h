@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/types/span.h"
-
 #include "passes/auto/launch_cost.h"
 #include "passes/auto/problem.h"
 
@@ -22,16 +20,14 @@ class LiveMemory {
 
   // Each returns the most bytes that were live on the way. Amortised O(storages touched).
   int64_t Run(LeaderId leader);  // that is no start and no wait
-  int64_t Start(absl::Span<const CollectiveId> members, Form form, const LaunchCost& cost);
-  int64_t Wait(absl::Span<const CollectiveId> members, Form form, const LaunchCost& cost);
+  int64_t Start(const Batch& batch, const LaunchCost& cost);
+  int64_t Wait(const Batch& batch, const LaunchCost& cost);
 
   // What a start takes until its wait, or until its copy-in has read the inputs; what a wait takes
   // on the way; and whether there is less live behind a wait than before it, but for its result.
-  int64_t NeededByStart(absl::Span<const CollectiveId> members, Form form,
-                        const LaunchCost& cost) const;
-  int64_t NeededByWait(absl::Span<const CollectiveId> members, Form form,
-                       const LaunchCost& cost) const;
-  bool WaitFrees(absl::Span<const CollectiveId> members, Form form) const;
+  int64_t NeededByStart(const Batch& batch, const LaunchCost& cost) const;
+  int64_t NeededByWait(const Batch& batch, const LaunchCost& cost) const;
+  bool WaitFrees(const Batch& batch) const;
 
   int64_t live() const { return live_; }
   // Bytes that nothing but this leader keeps alive.
@@ -52,7 +48,7 @@ class LiveMemory {
   void Use(StorageId s);
   void Release(LeaderId l);
   void ReleaseInputs(LeaderId start);
-  void ShareResults(absl::Span<const CollectiveId> members, int64_t bytes);
+  void ShareResults(const Batch& batch, int64_t bytes);
 
   const Problem& problem_;
   std::vector<Storage> fresh_, storages_;

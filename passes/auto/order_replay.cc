@@ -1,7 +1,6 @@
 #include "passes/auto/order_replay.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "passes/base/collectives.h"
 
@@ -31,14 +30,14 @@ void OrderReplay::Reset(const Decoded& wishes) {
   state_.assign(Index(problem_.size()), kWaiting);
   launch_.assign(out_.batches.size(), {});
   batch_of_.assign(problem_.transfers.size(), -1);
-  outstanding_.clear();
+  outstanding_ = {};
   stack_.clear();
   wire_left_.assign(groups, 0);
   for (size_t b = 0; b < out_.batches.size(); ++b) {
     Batch& batch = out_.batches[b];
     batch.stalled = false;
     for (const CollectiveId c : batch.members) batch_of_[Index(c)] = static_cast<int32_t>(b);
-    launch_[b].cost = CostOf(problem_, batch.members, batch.form);
+    launch_[b].cost = CostOf(problem_, batch);
     launch_[b].has_place = late_ ? problem_.transfer(batch.members[0]).pinned : HasPlace(batch);
     wire_left_[Index(launch_[b].cost.work.group)] += launch_[b].cost.work.slot_ps;
   }
@@ -123,8 +122,7 @@ bool OrderReplay::Await(int32_t batch) {
   }
   const Launched& launch = launch_[Index(batch)];
   if (!launch.waited) {
-    const Batch& members = out_.batches[Index(batch)];
-    MakeRoom(memory_.NeededByWait(members.members, members.form, launch.cost));
+    MakeRoom(memory_.NeededByWait(out_.batches[Index(batch)], launch.cost));
   }
   if (!launch.waited) Wait(batch);
   return true;
@@ -191,10 +189,9 @@ bool OrderReplay::Launch(int32_t id) {
   }
   TakeEnded();
   Launched& launch = launch_[Index(id)];
-  MakeRoom(memory_.NeededByStart(batch.members, batch.form, launch.cost));
+  MakeRoom(memory_.NeededByStart(batch, launch.cost));
   out_.order.push_back({Action::Kind::kLaunch, id});
-  out_.figures.peak_bytes =
-      std::max(out_.figures.peak_bytes, memory_.Start(batch.members, batch.form, launch.cost));
+  out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, memory_.Start(batch, launch.cost));
   clock_.Kernel(launch.cost.work.copy_in_ps);
   launch.end_ps = clock_.Launch(launch.cost.work).end_ps;
   launch.launched = true;
@@ -204,11 +201,9 @@ bool OrderReplay::Launch(int32_t id) {
   placed_ += static_cast<int64_t>(batch.members.size());
   for (const CollectiveId c : batch.members) state_[Index(problem_.transfer(c).start)] = kDone;
   const Transfer& first = problem_.transfer(batch.members[0]);
-  const bool may_come_early =
-      !late_ || (first.use != Use::kInline && memory_.WaitFrees(batch.members, batch.form));
+  const bool may_come_early = !late_ || (first.use != Use::kInline && memory_.WaitFrees(batch));
   if (!launch.has_place && first.wait >= 0 && may_come_early) {
-    outstanding_.push_back({launch.end_ps, out_.order.size(), id});
-    std::push_heap(outstanding_.begin(), outstanding_.end(), std::greater<>());
+    outstanding_.push({launch.end_ps, out_.order.size(), id});
   }
   return true;
 }
@@ -219,8 +214,7 @@ void OrderReplay::Wait(int32_t id) {
   launch.waited = true;
   batch.stalled = launch.end_ps > clock_.now_ps();
   out_.order.push_back({Action::Kind::kWait, id});
-  out_.figures.peak_bytes =
-      std::max(out_.figures.peak_bytes, memory_.Wait(batch.members, batch.form, launch.cost));
+  out_.figures.peak_bytes = std::max(out_.figures.peak_bytes, memory_.Wait(batch, launch.cost));
   clock_.WaitUntil(launch.end_ps);
   clock_.Kernel(launch.cost.work.copy_out_ps);
   placed_ += static_cast<int64_t>(batch.members.size());
@@ -248,13 +242,10 @@ void OrderReplay::RunPutOff(LeaderId done) {
 
 // The first to end of what is to be waited for; null: there is none.
 const OrderReplay::Outstanding* OrderReplay::FirstToEnd() {
-  while (!outstanding_.empty() && launch_[Index(outstanding_.front().batch)].waited) PopFirst();
-  return outstanding_.empty() ? nullptr : &outstanding_.front();
-}
-
-void OrderReplay::PopFirst() {
-  std::pop_heap(outstanding_.begin(), outstanding_.end(), std::greater<>());
-  outstanding_.pop_back();
+  while (!outstanding_.empty() && launch_[Index(outstanding_.top().batch)].waited) {
+    outstanding_.pop();
+  }
+  return outstanding_.empty() ? nullptr : &outstanding_.top();
 }
 
 // Waits for what has ended, as it was launched, which costs nothing.
@@ -265,7 +256,7 @@ void OrderReplay::TakeEnded() {
   for (const Outstanding* first = FirstToEnd(); first != nullptr && first->end_ps <= now;
        first = FirstToEnd()) {
     ended_.emplace_back(first->place, first->batch);
-    PopFirst();
+    outstanding_.pop();
   }
   std::sort(ended_.begin(), ended_.end());
   for (const auto& [place, batch] : ended_) Wait(batch);

@@ -4,6 +4,8 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <queue>
 #include <utility>
 #include <vector>
 
@@ -66,7 +68,6 @@ class OrderReplay {
   void Wait(int32_t batch);
   void Emit(LeaderId leader);
   const Outstanding* FirstToEnd();
-  void PopFirst();
   void TakeEnded();
   void MakeRoom(int64_t bytes);
   void RunPutOff(LeaderId done);
@@ -84,7 +85,7 @@ class OrderReplay {
   std::vector<std::pair<LeaderId, size_t>> stack_;  // and how far it has been looked through
   std::vector<Launched> launch_;                    // of a batch
   std::vector<int32_t> batch_of_;
-  std::vector<Outstanding> outstanding_;           // heap: the first to end on top
+  std::priority_queue<Outstanding, std::vector<Outstanding>, std::greater<>> outstanding_;
   std::vector<std::pair<size_t, int32_t>> ended_;  // places and batches
   int64_t compute_left_ps_ = 0, sure_ps_ = 0, cutoff_ps_ = 0;
   std::vector<int64_t> wire_left_;

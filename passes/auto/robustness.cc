@@ -96,7 +96,7 @@ int64_t RobustnessEvaluator::Of(const Decoded& decoded, int64_t most_ps) {
 RobustnessEvaluator::Launch RobustnessEvaluator::LaunchOf(const Batch& batch) const {
   const Transfer& first = problem_.transfer(batch.members[0]);
   Launch launch;
-  launch.work = CostOf(problem_, batch.members, batch.form).work;
+  launch.work = CostOf(problem_, batch).work;
   launch.alpha_ps = first.alpha_ps;
   launch.wire_ps = first.wire_ps;
   if (batch.members.size() == 1) return launch;
