@@ -16,6 +16,15 @@ int64_t AtEffort(int64_t decodes, int32_t effort) {
   return more >= 0 ? decodes << more : decodes >> -more;
 }
 
+// A plan so fast is near enough to the lower bound for an effort to look no further; more effort
+// wants it nearer.
+int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
+  const int64_t ppm = effort <= kEnoughUntil         ? kEnoughPpm
+                      : effort <= kEnoughOfMoreUntil ? kEnoughPpmOfMore
+                                                     : 0;
+  return bound_ps + bound_ps / 1'000'000 * ppm;
+}
+
 }  // namespace
 
 int64_t BudgetOf(const Problem& problem, int32_t effort) {
@@ -41,13 +50,6 @@ int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort) {
   const int64_t above = std::clamp(Share(best_ps - bound_ps, kGiven), Share(best_ps, kLeastGiven),
                                    Share(best_ps, kMostGiven));
   return best_ps + (above >> std::max(0, effort - kDefaultEffort));
-}
-
-int64_t EnoughOf(int64_t bound_ps, int32_t effort) {
-  const int64_t ppm = effort <= kEnoughUntil         ? kEnoughPpm
-                      : effort <= kEnoughOfMoreUntil ? kEnoughPpmOfMore
-                                                     : 0;
-  return bound_ps + bound_ps / 1'000'000 * ppm;
 }
 
 std::vector<Stop> StopsOf(const Problem& problem, int64_t bound_ps, int32_t effort) {

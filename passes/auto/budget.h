@@ -21,10 +21,6 @@ int64_t RobustBudgetOf(const Problem& problem, int32_t effort);
 // the default halves that.
 int64_t CeilingOf(int64_t best_ps, int64_t bound_ps, int32_t effort);
 
-// A plan so fast is near enough to the lower bound for an effort to look no further; more effort
-// wants it nearer.
-int64_t EnoughOf(int64_t bound_ps, int32_t effort);
-
 // Where searches of efforts 0 to `effort` end.
 std::vector<Stop> StopsOf(const Problem& problem, int64_t bound_ps, int32_t effort);
 
