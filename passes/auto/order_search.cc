@@ -8,6 +8,21 @@
 #include "passes/ir/bucket_key.h"
 
 namespace bucketd::search {
+namespace {
+
+// The first of `size` places from `first` on, and around the end, that fits; `size`: none does.
+template <typename F>
+size_t FirstFrom(size_t first, size_t size, F fits) {
+  size_t at = first;
+  for (size_t tries = 0; tries < size; ++tries) {
+    if (fits(at)) return at;
+    at = at + 1 == size ? 0 : at + 1;
+  }
+  return size;
+}
+
+}  // namespace
+
 OrderSearch::OrderSearch(Search& search)
     : search_(search),
       problem_(search.problem_),
@@ -155,13 +170,10 @@ size_t OrderSearch::PlaceOf(Action::Kind kind, int32_t id) const {
 bool OrderSearch::EaseStall() {
   const std::vector<Action>& order = candidate_.order;
   const size_t size = order.size();
-  size_t wait = size == 0 ? 0 : Below(size);
-  for (size_t tries = 0;; ++tries) {
-    if (tries == size) return false;
-    const Action& action = order[wait];
-    if (action.kind == Action::Kind::kWait && candidate_.batches[Index(action.id)].stalled) break;
-    wait = wait + 1 == size ? 0 : wait + 1;
-  }
+  const size_t wait = FirstFrom(size == 0 ? 0 : Below(size), size, [&](size_t i) {
+    return order[i].kind == Action::Kind::kWait && candidate_.batches[Index(order[i].id)].stalled;
+  });
+  if (wait == size) return false;
   const size_t launch = PlaceOf(Action::Kind::kLaunch, order[wait].id);
   if (launch >= wait) return false;
   const size_t what = Below(3);
@@ -196,20 +208,19 @@ bool OrderSearch::EaseStall() {
 bool OrderSearch::MoveAction() {
   const size_t size = candidate_.order.size();
   if (size < 2) return false;
-  size_t from = Below(size);
+  const size_t first = Below(size);
   // Launches decide more than kernels.
   const bool launch = Below(2) == 0;
-  for (size_t tries = 0;; ++tries) {
-    const Action& action = candidate_.order[from];
-    if (tries == size) return false;
-    if (action.kind == Action::Kind::kLaunch && launch) break;
-    if (action.kind == Action::Kind::kRun && !launch && problem_.cost[Index(action.id)] > 0) break;
-    if (action.kind == Action::Kind::kWait && !launch &&
-        replay_.HasPlace(candidate_.batches[Index(action.id)])) {
-      break;
+  const size_t from = FirstFrom(first, size, [&](size_t i) {
+    const Action& action = candidate_.order[i];
+    if (launch || action.kind == Action::Kind::kLaunch) {
+      return launch && action.kind == Action::Kind::kLaunch;
     }
-    from = from + 1 == size ? 0 : from + 1;
-  }
+    return action.kind == Action::Kind::kRun
+               ? problem_.cost[Index(action.id)] > 0
+               : replay_.HasPlace(candidate_.batches[Index(action.id)]);
+  });
+  if (from == size) return false;
   size_t to = Below(size);
   if (Below(2) == 0) {
     const size_t reach = size_t{1} << (1 + Below(5));
@@ -281,12 +292,6 @@ void OrderSearch::MoveTo(size_t from, size_t to, bool with_dependents) {
   for (const LeaderId l : marks) marked_[Index(l)] = 0;
 }
 
-void OrderSearch::Sort(std::vector<CollectiveId>& members) const {
-  std::sort(members.begin(), members.end(), [&](CollectiveId a, CollectiveId b) {
-    return problem_.transfer(a).payload_rank < problem_.transfer(b).payload_rank;
-  });
-}
-
 bool OrderSearch::MayShare(int32_t a, int32_t b) const {
   const int32_t of_a = class_of_[Index(candidate_.batches[Index(a)].members[0])];
   return a != b && of_a >= 0 && of_a == class_of_[Index(candidate_.batches[Index(b)].members[0])];
@@ -295,15 +300,13 @@ bool OrderSearch::MayShare(int32_t a, int32_t b) const {
 // A form that several members may have; one alone has none.
 void OrderSearch::FixForm(int32_t id) {
   Batch& batch = candidate_.batches[Index(id)];
-  Sort(batch.members);
+  SortByPayload(problem_, batch.members);
   if (batch.members.size() == 1) {
     batch.form = Form::kFree;
     return;
   }
   if (batch.form == Form::kFree) batch.form = static_cast<Form>(1 + Below(3));
-  if (batch.form != Form::kGrouped && !MayPack(problem_, batch.members)) {
-    batch.form = Form::kGrouped;
-  }
+  if (!MayPack(problem_, batch.members)) batch.form = Form::kGrouped;
 }
 
 // The last batch takes the erased one's number.
@@ -324,12 +327,10 @@ void OrderSearch::Erase(int32_t id) {
 // A batch for which `fits` holds: the first from a random one on. -1: there is none.
 template <typename F>
 int32_t OrderSearch::Pick(F fits) {
-  const size_t size = candidate_.batches.size(), first = Below(size);
-  for (size_t i = 0; i < size; ++i) {
-    const auto batch = static_cast<int32_t>((first + i) % size);
-    if (fits(batch)) return batch;
-  }
-  return -1;
+  const size_t size = candidate_.batches.size();
+  const size_t batch =
+      FirstFrom(Below(size), size, [&](size_t b) { return fits(static_cast<int32_t>(b)); });
+  return batch == size ? -1 : static_cast<int32_t>(batch);
 }
 
 int32_t OrderSearch::PickBucket() {

@@ -48,7 +48,6 @@ class OrderSearch {
   void MoveTo(size_t from, size_t to, bool with_dependents);
   size_t PlaceOf(Action::Kind kind, int32_t id) const;
   void Erase(int32_t batch);
-  void Sort(std::vector<CollectiveId>& members) const;
   bool DependsOnMarked(const Action& action) const;
   size_t Below(size_t bound) { return random_() % bound; }
 
