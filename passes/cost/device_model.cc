@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/ir/ops.h"
 
@@ -35,7 +36,7 @@ double Log2(double x) {
 }
 
 StatedCosts::Link ModelLink(const DeviceModel& device, int32_t ranks, int32_t ranks_per_node) {
-  const int32_t in_node = ranks_per_node == 0 ? ranks : std::min(ranks, ranks_per_node);
+  const int32_t in_node = RanksPerNode(ranks, ranks_per_node);
   const int32_t nodes = (ranks + in_node - 1) / in_node;
   StatedCosts::Link link;
   link.alpha_us =
@@ -109,10 +110,10 @@ absl::StatusOr<StatedCosts> ModelCosts(const Graph& graph, const Mesh& mesh,
   }
   StatedCosts stated;
   for (const Collective& c : graph.collectives()) {
-    stated.links.push_back(links[static_cast<size_t>(c.group)]);
+    stated.links.push_back(links[Index(c.group)]);
     stated.links.back().alpha_us *= TraitsOf(c.kind).rounds;
   }
-  stated.node_us.reserve(static_cast<size_t>(graph.size()));
+  stated.node_us.reserve(Index(graph.size()));
   for (NodeId n = 0; n < graph.size(); ++n) stated.node_us.push_back(KernelUs(graph, n, device));
   return stated;
 }
@@ -133,13 +134,13 @@ void UseMeasuredLinks(const Graph& graph, const Mesh& mesh, const CostProfile& p
   const DimsByName dims = ByName(mesh);
   for (size_t c = 0; c < graph.collectives().size(); ++c) {
     const Collective& collective = graph.collectives()[c];
-    const auto at = dims.find(graph.group(collective).mesh_dim);
+    const Group& group = graph.group(collective);
+    const auto at = dims.find(group.mesh_dim);
     if (at == dims.end()) continue;
-    const MeshDim* dim = at->second;
-    const int32_t size = graph.group(collective).size;
-    const MeasuredLink* row =
-        FindLink(profile.links, {collective.kind, dim->link_class, size,
-                                 RanksPerNode(size, dim->ranks_per_node), collective.dtype});
+    const MeshDim& dim = *at->second;
+    const int32_t in_node = RanksPerNode(group.size, dim.ranks_per_node);
+    const MeasuredLink* row = FindLink(
+        profile.links, {collective.kind, dim.link_class, group.size, in_node, collective.dtype});
     if (row != nullptr) stated.links[c] = {row->alpha_us, row->busbw_bytes_per_s, true};
   }
 }

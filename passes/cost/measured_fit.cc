@@ -60,19 +60,15 @@ std::vector<double> WithoutOutliers(std::vector<double> values, double mads, int
   for (const double v : values) distances.push_back(std::abs(v - middle));
   const double reach =
       std::max(mads * kMadToSigma * Median(distances), kNeverOutlier * std::abs(middle));
-  const size_t all = values.size();
-  values.erase(std::remove_if(values.begin(), values.end(),
-                              [&](double v) { return std::abs(v - middle) > reach; }),
-               values.end());
-  outliers += static_cast<int32_t>(all - values.size());
+  outliers += static_cast<int32_t>(
+      std::erase_if(values, [&](double v) { return std::abs(v - middle) > reach; }));
   return values;
 }
 
 // What the reporters of one thing say together.
 struct Verdict {
   double value = 0.0;
-  int32_t samples = 0;
-  size_t reporters = 0;
+  int32_t samples = 0, reporters = 0;
 };
 
 using ByReporter = std::map<std::string, std::vector<double>>;
@@ -85,7 +81,7 @@ Verdict Vote(const ByReporter& values, double mads, int32_t& outliers) {
     verdict.samples += static_cast<int32_t>(kept.size());
     votes.push_back(Median(kept));
   }
-  verdict.reporters = votes.size();
+  verdict.reporters = static_cast<int32_t>(votes.size());
   verdict.value = Median(votes);
   return verdict;
 }
@@ -118,33 +114,27 @@ class Best {
   Line line_;
 };
 
-struct Shown {
-  bool wire = false, latency = false;
-};
-
-// `points` ascend by size.
-Shown ShownBy(const std::vector<Point>& points) {
+// Says what the points, which ascend by size, show.
+Line FitLine(const std::vector<Point>& points, const Line& before, ClassFit& fit) {
   const Point &first = points.front(), &last = points.back();
   const double time_grew = last.us / first.us, size_grew = last.bytes / first.bytes;
-  return {time_grew >= kShows, time_grew * kShows <= size_grew};
-}
-
-Line FitLine(const std::vector<Point>& points, Shown shown, const Line& before) {
+  const bool wire = fit.bandwidth_shown = time_grew >= kShows;
+  const bool latency = fit.latency_shown = time_grew * kShows <= size_grew;
   Best best(points);
   for (size_t i = 0; i < points.size(); ++i) {
     const Point& p = points[i];
-    if (shown.wire && shown.latency) {
+    if (wire && latency) {
       best.Try({0.0, p.us / p.bytes});
       for (size_t j = i + 1; j < points.size(); ++j) {
         const double slope = (points[j].us - p.us) / (points[j].bytes - p.bytes);
         best.Try({p.us - slope * p.bytes, slope});
       }
-    } else if (shown.wire) {
+    } else if (wire) {
       best.Try({before.alpha_us, (p.us - before.alpha_us) / p.bytes});
-    } else if (shown.latency) {
+    } else if (latency) {
       best.Try({p.us - before.us_per_byte * p.bytes, before.us_per_byte});
     }
-    if (!shown.wire || !shown.latency) {
+    if (!wire || !latency) {
       // One regime, or one size: both parameters in the proportion that they had.
       const double ratio = p.us / before.At(p.bytes);
       best.Try({before.alpha_us * ratio, before.us_per_byte * ratio});
@@ -153,15 +143,10 @@ Line FitLine(const std::vector<Point>& points, Shown shown, const Line& before) 
   return best.found() ? best.line() : before;
 }
 
-struct Points {
-  std::vector<Point> points;
-  int32_t samples = 0, outliers = 0;
-  size_t reporters = 0;
-  bool quorum = false;
-};
-
-// Of single launches. Empty where there are too few samples.
-Points MakePoints(const ClassSamples& of, const Line& before, const FitOptions& options) {
+// Of single launches, ascending by size. Empty where there are too few samples; says how many
+// count.
+std::vector<Point> MakePoints(const ClassSamples& of, const Line& before, const FitOptions& options,
+                              ClassFit& fit) {
   struct Sizes {
     ByReporter ratios;
     std::vector<double> bytes;
@@ -176,19 +161,19 @@ Points MakePoints(const ClassSamples& of, const Line& before, const FitOptions& 
     bin.bytes.push_back(bytes);
     ++singles;
   }
-  Points result;
-  if (singles < static_cast<size_t>(options.min_samples)) return result;
+  std::vector<Point> points;
+  if (singles < static_cast<size_t>(options.min_samples)) return points;
   const auto quorum = static_cast<size_t>(options.quorum);
-  for (const auto& [log2, bin] : bins) result.quorum |= bin.ratios.size() >= quorum;
+  for (const auto& [log2, bin] : bins) fit.quorum |= bin.ratios.size() >= quorum;
   for (auto& [log2, bin] : bins) {
-    if (result.quorum && bin.ratios.size() < quorum) continue;
-    const Verdict verdict = Vote(bin.ratios, options.outlier_mads, result.outliers);
+    if (fit.quorum && bin.ratios.size() < quorum) continue;
+    const Verdict verdict = Vote(bin.ratios, options.outlier_mads, fit.outliers);
     const double bytes = Median(bin.bytes);
-    result.points.push_back({bytes, verdict.value * before.At(bytes)});
-    result.samples += verdict.samples;
-    result.reporters = std::max(result.reporters, verdict.reporters);
+    points.push_back({bytes, verdict.value * before.At(bytes)});
+    fit.samples += verdict.samples;
+    fit.reporters = std::max(fit.reporters, verdict.reporters);
   }
-  return result;
+  return points;
 }
 
 double MedianError(const Line& line, const std::vector<Point>& points) {
@@ -205,6 +190,7 @@ class Fitter {
  public:
   Fitter(const CostProfile& base, const FitOptions& options) : base_(base), options_(options) {
     fit_.profile = base;
+    for (const MeasuredLink& row : base.links) rows_.emplace(row.of, row);
     fit_.gamma_before_us = fit_.gamma_after_us = base.gamma_us;
   }
 
@@ -219,9 +205,8 @@ class Fitter {
       }
     }
     FitGamma();
-    for (auto& [of, row] : rows_) fit_.profile.links.push_back(row);
-    std::sort(fit_.profile.links.begin(), fit_.profile.links.end(),
-              [](const MeasuredLink& a, const MeasuredLink& b) { return a.of < b.of; });
+    fit_.profile.links.clear();
+    for (const auto& [of, row] : rows_) fit_.profile.links.push_back(row);
     return std::move(fit_);
   }
 
@@ -233,26 +218,19 @@ class Fitter {
     fit.before = fit.after = LinkUnder(base_, of.of);
     const double factor = WireFactor(of.of.kind, of.of.group_size);
     const Line before{fit.before.alpha_us, factor / fit.before.busbw_bytes_per_s * 1e6};
-    const Points points = MakePoints(of, before, options_);
+    const std::vector<Point> points = MakePoints(of, before, options_, fit);
     Line line = before;
-    if (!points.points.empty()) {
-      fit.samples = points.samples;
-      fit.outliers = points.outliers;
-      fit.reporters = static_cast<int32_t>(points.reporters);
-      fit.quorum = points.quorum;
-      const Shown shown = ShownBy(points.points);
-      fit.latency_shown = shown.latency;
-      fit.bandwidth_shown = shown.wire;
-      line = FitLine(points.points, shown, before);
+    if (!points.empty()) {
+      line = FitLine(points, before, fit);
       Take(points, before, factor, fit, line);
     }
     fit_.classes.push_back(fit);
     return line;
   }
 
-  void Take(const Points& points, const Line& before, double wire_factor, ClassFit& fit,
+  void Take(const std::vector<Point>& points, const Line& before, double wire_factor, ClassFit& fit,
             Line& line) {
-    const double reach = points.quorum ? options_.quorum_factor : options_.alone_factor;
+    const double reach = fit.quorum ? options_.quorum_factor : options_.alone_factor;
     const double alpha = Clamp(Rounded(line.alpha_us), before.alpha_us, reach, fit.clamped);
     const double busbw = Clamp(Rounded(wire_factor / line.us_per_byte * 1e6),
                                fit.before.busbw_bytes_per_s, reach, fit.clamped);
@@ -265,13 +243,8 @@ class Fitter {
     fit_.moved = true;
     line = {alpha, wire_factor / busbw * 1e6};
     fit.after = {alpha, busbw, true};
-    rows_[fit.of] = {fit.of,        alpha,
-                     busbw,         fit.samples,
-                     fit.reporters, Rounded(std::min(MedianError(line, points.points), 1e9))};
-    auto& links = fit_.profile.links;
-    links.erase(std::remove_if(links.begin(), links.end(),
-                               [&](const MeasuredLink& link) { return link.of == fit.of; }),
-                links.end());
+    rows_[fit.of] = {fit.of,      alpha,         busbw,
+                     fit.samples, fit.reporters, Rounded(std::min(MedianError(line, points), 1e9))};
   }
 
   void FitGamma() {
@@ -280,7 +253,7 @@ class Fitter {
     if (samples < static_cast<size_t>(options_.min_samples) || base_.gamma_us <= 0.0) return;
     int32_t outliers = 0;
     const Verdict verdict = Vote(gammas_, options_.outlier_mads, outliers);
-    fit_.gamma_quorum = verdict.reporters >= static_cast<size_t>(options_.quorum);
+    fit_.gamma_quorum = verdict.reporters >= options_.quorum;
     const double reach = fit_.gamma_quorum ? options_.quorum_factor : options_.alone_factor;
     const double gamma = Clamp(Rounded(verdict.value), base_.gamma_us, reach, fit_.gamma_clamped);
     if (!Moved(base_.gamma_us, gamma, options_.min_move)) return;
@@ -291,7 +264,7 @@ class Fitter {
   const CostProfile& base_;
   const FitOptions& options_;
   ProfileFit fit_;
-  std::map<LinkClass, MeasuredLink> rows_;
+  std::map<LinkClass, MeasuredLink> rows_;  // of the new profile
   ByReporter gammas_;
 };
 

@@ -151,8 +151,8 @@ void UseMeasuredKernels(const Graph& graph, const CostProfile& profile, StatedCo
         profile.kernels.begin(), profile.kernels.end(), signature,
         [](const MeasuredKernel& kernel, const std::string& s) { return kernel.signature < s; });
     if (row == profile.kernels.end() || row->signature != signature) continue;
-    stated.node_us[static_cast<size_t>(n)] = row->us;
-    stated.measured_nodes[static_cast<size_t>(n)] = true;
+    stated.node_us[Index(n)] = row->us;
+    stated.measured_nodes[Index(n)] = true;
   }
 }
 

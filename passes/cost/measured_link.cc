@@ -33,11 +33,6 @@ absl::Status CheckRow(const MeasuredLink& link) {
   return CheckFigure(link, "reporters", link.reporters, 0.0, 1e9);
 }
 
-bool SameButDType(const LinkClass& a, const LinkClass& b) {
-  return a.kind == b.kind && a.link_class == b.link_class && a.group_size == b.group_size &&
-         a.ranks_per_node == b.ranks_per_node;
-}
-
 }  // namespace
 
 std::string Describe(const LinkClass& of) {
@@ -94,7 +89,9 @@ const MeasuredLink* FindLink(absl::Span<const MeasuredLink> links, const LinkCla
   LinkClass any = of;
   any.dtype = DType::kUnspecified;
   at = std::lower_bound(links.begin(), links.end(), any, before);
-  return at != links.end() && SameButDType(at->of, of) ? &*at : nullptr;
+  if (at == links.end()) return nullptr;
+  any.dtype = at->of.dtype;
+  return at->of == any ? &*at : nullptr;
 }
 
 }  // namespace bucketd

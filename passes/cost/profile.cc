@@ -13,48 +13,34 @@
 namespace bucketd {
 namespace {
 
-using Range = ProfileNumber::Range;
+// The upper bounds are far above anything real and keep every sum of picoseconds inside an int64.
+constexpr ProfileNumber::Range kPositive{1e-9, 1e9}, kRate{1e3, 1e21}, kTime{0.0, 1e6},
+    kShare{0.0, 10.0};
 
 constexpr ProfileNumber kNumbers[] = {
-    {"compute_scale", &CostProfile::compute_scale, nullptr, Range::kPositive},
-    {"alpha_scale", &CostProfile::alpha_scale, nullptr, Range::kTime},
-    {"busbw_scale", &CostProfile::busbw_scale, nullptr, Range::kPositive},
-    {"gamma_us", &CostProfile::gamma_us, nullptr, Range::kTime},
-    {"hbm_bytes_per_s", &CostProfile::hbm_bytes_per_s, nullptr, Range::kRate},
-    {"copy_launch_us", &CostProfile::copy_launch_us, nullptr, Range::kTime},
-    {"overlap_slowdown", &CostProfile::overlap_slowdown, nullptr, Range::kShare},
-    {"host_us_per_kernel", &CostProfile::host_us_per_kernel, nullptr, Range::kTime},
-    {"host_us_per_collective", &CostProfile::host_us_per_collective, nullptr, Range::kTime},
-    {"comm_copy_share", &CostProfile::comm_copy_share, nullptr, Range::kShare},
-    {"peak_flops_half", nullptr, &DeviceModel::peak_flops_half, Range::kRate},
-    {"peak_flops_single", nullptr, &DeviceModel::peak_flops_single, Range::kRate},
-    {"memory_bytes_per_s", nullptr, &DeviceModel::memory_bytes_per_s, Range::kRate},
-    {"launch_us", nullptr, &DeviceModel::launch_us, Range::kTime},
-    {"alpha_us", nullptr, &DeviceModel::alpha_us, Range::kTime},
-    {"hop_us", nullptr, &DeviceModel::hop_us, Range::kTime},
-    {"inter_hop_us", nullptr, &DeviceModel::inter_hop_us, Range::kTime},
-    {"intra_node_bytes_per_s", nullptr, &DeviceModel::intra_node_bytes_per_s, Range::kRate},
-    {"inter_node_bytes_per_s", nullptr, &DeviceModel::inter_node_bytes_per_s, Range::kRate},
+    {"compute_scale", &CostProfile::compute_scale, nullptr, kPositive},
+    {"alpha_scale", &CostProfile::alpha_scale, nullptr, kTime},
+    {"busbw_scale", &CostProfile::busbw_scale, nullptr, kPositive},
+    {"gamma_us", &CostProfile::gamma_us, nullptr, kTime},
+    {"hbm_bytes_per_s", &CostProfile::hbm_bytes_per_s, nullptr, kRate},
+    {"copy_launch_us", &CostProfile::copy_launch_us, nullptr, kTime},
+    {"overlap_slowdown", &CostProfile::overlap_slowdown, nullptr, kShare},
+    {"host_us_per_kernel", &CostProfile::host_us_per_kernel, nullptr, kTime},
+    {"host_us_per_collective", &CostProfile::host_us_per_collective, nullptr, kTime},
+    {"comm_copy_share", &CostProfile::comm_copy_share, nullptr, kShare},
+    {"peak_flops_half", nullptr, &DeviceModel::peak_flops_half, kRate},
+    {"peak_flops_single", nullptr, &DeviceModel::peak_flops_single, kRate},
+    {"memory_bytes_per_s", nullptr, &DeviceModel::memory_bytes_per_s, kRate},
+    {"launch_us", nullptr, &DeviceModel::launch_us, kTime},
+    {"alpha_us", nullptr, &DeviceModel::alpha_us, kTime},
+    {"hop_us", nullptr, &DeviceModel::hop_us, kTime},
+    {"inter_hop_us", nullptr, &DeviceModel::inter_hop_us, kTime},
+    {"intra_node_bytes_per_s", nullptr, &DeviceModel::intra_node_bytes_per_s, kRate},
+    {"inter_node_bytes_per_s", nullptr, &DeviceModel::inter_node_bytes_per_s, kRate},
 };
 
-// The upper bounds are far above anything real and keep every sum of picoseconds inside an int64.
 absl::Status Check(const ProfileNumber& number, double value) {
-  double low = 0.0;
-  double high = 0.0;
-  switch (number.range) {
-    case Range::kPositive:
-      low = 1e-9, high = 1e9;
-      break;
-    case Range::kRate:
-      low = 1e3, high = 1e21;
-      break;
-    case Range::kTime:
-      low = 0.0, high = 1e6;
-      break;
-    case Range::kShare:
-      low = 0.0, high = 10.0;
-      break;
-  }
+  const auto& [low, high] = number.range;
   if (std::isfinite(value) && value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("cost profile: %s is %g, expected a number from %g to %g", number.FullName(),

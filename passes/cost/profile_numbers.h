@@ -2,7 +2,6 @@
 // this list.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +13,9 @@ namespace bucketd {
 
 // A number of a profile: a field of the device model or of the profile itself.
 struct ProfileNumber {
-  enum class Range : uint8_t { kPositive, kRate, kTime, kShare };
+  struct Range {
+    double low, high;
+  };
 
   const char* name;  // as JSON and bucketd.v1 call the field
   double CostProfile::*own;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 #include "passes/cost/cost_report.h"
 
@@ -238,7 +239,7 @@ absl::Status AddTrace(const RankTrace& trace, std::map<Key, Communicator>& commu
     of_group.push_back(&of);
   }
   for (const TracedCollective& c : trace.collectives) {
-    of_group[static_cast<size_t>(c.group)]->seen.push_back({&trace, &c});
+    of_group[Index(c.group)]->seen.push_back({&trace, &c});
   }
   return absl::OkStatus();
 }
