@@ -24,7 +24,6 @@ namespace bucketd {
 namespace {
 
 using search::Candidate;
-using search::Score;
 
 std::string Microseconds(int64_t ps) {
   return absl::StrFormat("%.3f us", static_cast<double>(ps) * 1e-6);
@@ -41,8 +40,7 @@ class SearchPass : public Pass {
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     const int64_t limit = MemoryLimit(context);
-    Candidate best{"none", plan, context.program_order, {}};
-    best.score = search::ScoreOf({best.figures.total_ps, best.figures.peak_bytes}, limit);
+    Candidate best = search::CandidateOf(context, "none", plan, limit);
     for (const OtherMode& mode : others_) {
       RETURN_IF_ERROR(TryMode(context, mode, limit, plan, best));
     }
@@ -81,11 +79,10 @@ class SearchPass : public Pass {
       return absl::Status(status.code(), absl::StrCat("mode ", mode.name, ": ", status.message()));
     }
     // Told once, behind the search.
-    const auto told =
-        std::remove_if(plan.diagnostics.begin(), plan.diagnostics.end(),
-                       [](const Diagnostic& d) { return d.code == "payload-order-unknown"; });
-    plan.diagnostics.erase(told, plan.diagnostics.end());
-    Keep(context, mode.name, limit, std::move(plan), best);
+    std::erase_if(plan.diagnostics,
+                  [](const Diagnostic& d) { return d.code == "payload-order-unknown"; });
+    Candidate made = search::CandidateOf(context, mode.name, std::move(plan), limit);
+    if (made.score < best.score) best = std::move(made);
     return absl::OkStatus();
   }
 
@@ -93,26 +90,24 @@ class SearchPass : public Pass {
   absl::StatusOr<int64_t> TrySearch(const PassContext& context, int64_t limit,
                                     int64_t sharp_bound_ps, const Plan& before,
                                     Candidate& best) const {
-    absl::StatusOr<search::Problem> problem = search::Contract(context);
-    if (!problem.ok() && !absl::IsResourceExhausted(problem.status())) return problem.status();
-    if (problem.ok()) problem->tuning = tuning_;
-    const int64_t budget =
-        problem.ok() ? search::BudgetOf(*problem, context.options.effort) * problem->size()
-                     : int64_t{0};
-    if (budget == 0) {
-      best.plan.diagnostics.push_back(
-          {"search-skipped",
-           problem.ok() ? "the graph has too many nodes and groups to search: the plan is that of "
-                          "the best other mode"
-                        : std::string(problem.status().message()),
-           {}});
+    const auto skip = [&](absl::string_view why) {
+      best.plan.diagnostics.push_back({"search-skipped", std::string(why), {}});
       return best.figures.total_ps;
+    };
+    absl::StatusOr<search::Problem> problem = search::Contract(context);
+    if (absl::IsResourceExhausted(problem.status())) return skip(problem.status().message());
+    if (!problem.ok()) return problem.status();
+    problem->tuning = tuning_;
+    if (problem->size() == 0 || search::BudgetOf(*problem, context.options.effort) == 0) {
+      return skip(
+          "the graph has too many nodes and groups to search: the plan is that of the best other "
+          "mode");
     }
     // Where collectives of a group have links of their own, a bucket travels by its first member's:
     // the referee's bound, which counts each by its own, may then be above the best plan.
     const int64_t bound_ps = std::min(LowerBoundPs(context.graph, context.costs), sharp_bound_ps);
     const search::Decoded start = search::OrderOf(context.graph, *problem, best.plan);
-    std::vector<std::vector<search::OtherOrder>> others;
+    std::vector<std::vector<search::Found>> others;
     const auto search_for = [&](double wires) {
       others.push_back(search::OrdersForWires(
           *problem, wires, limit, std::min(context.options.effort, search::kOtherWiresEffort),
@@ -131,14 +126,6 @@ class SearchPass : public Pass {
     search.Run();
     best = choice.best();
     return std::min(search.fastest_ps(), best.figures.total_ps);
-  }
-
-  // Takes the plan if it is better.
-  static void Keep(const PassContext& context, absl::string_view mode, int64_t limit, Plan plan,
-                   Candidate& best) {
-    const Prediction figures = Simulate(context.graph, plan, context.costs).prediction;
-    const Score score = search::ScoreOf({figures.total_ps, figures.peak_bytes}, limit);
-    if (score < best.score) best = {mode, std::move(plan), figures, score};
   }
 
   static Diagnostic Gain(const PassContext& context, const Candidate& classic,

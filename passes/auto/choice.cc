@@ -14,9 +14,15 @@ constexpr size_t kMostPlans = 4;
 
 }  // namespace
 
+Candidate CandidateOf(const PassContext& context, absl::string_view mode, Plan plan,
+                      int64_t limit) {
+  const Prediction figures = Simulate(context.graph, plan, context.costs).prediction;
+  return {mode, std::move(plan), figures, ScoreOf({figures.total_ps, figures.peak_bytes}, limit)};
+}
+
 Choice::Choice(const PassContext& context, const Problem& problem, int64_t limit, int64_t bound_ps,
                const std::vector<Diagnostic>& told, Candidate floor,
-               std::vector<std::vector<OtherOrder>> others)
+               std::vector<std::vector<Found>> others)
     : context_(context),
       problem_(problem),
       limit_(limit),
@@ -33,12 +39,12 @@ Choice::Choice(const PassContext& context, const Problem& problem, int64_t limit
 void Choice::AtStop(Search& search, int32_t effort) {
   if (effort <= kDefaultEffort) best_ = floor_;
   if (search.score().over) {
-    Take(search.best());
+    Take(search.best().decoded);
     return;
   }
   int64_t fastest_ps = search.score().first;
-  const std::vector<OtherOrder> others = OthersAt(Index(effort));
-  for (const OtherOrder& other : others) {
+  const std::vector<Found> others = OthersAt(Index(effort));
+  for (const Found& other : others) {
     fastest_ps = std::min(fastest_ps, other.decoded.figures.total_ps);
   }
   int64_t ceiling_ps = CeilingOf(fastest_ps, bound_ps_, effort);
@@ -48,23 +54,23 @@ void Choice::AtStop(Search& search, int32_t effort) {
   const int64_t of_orders = problem_.is_small() ? Share(budget, kOrdersShare) : 0;
   Search around(problem_, limit_, {{budget - of_orders, 0, of_orders}});
   around.EvaluateBy(evaluator_, replay_, ceiling_ps);
-  around.Adopt(search.best(), search.best_settings());
-  for (const OtherOrder& other : others) around.Adopt(other.decoded, other.settings);
-  if (!robust_.decoded.order.empty()) around.Adopt(robust_.decoded, robust_.settings);
-  for (const auto& [decoded, settings] : search.found()) {
-    if (decoded.figures.total_ps <= ceiling_ps) around.Adopt(decoded, settings);
+  around.Adopt(search.best());
+  for (const Found& other : others) around.Adopt(other);
+  if (!robust_.decoded.order.empty()) around.Adopt(robust_);
+  for (const Found& found : search.found()) {
+    if (found.decoded.figures.total_ps <= ceiling_ps) around.Adopt(found);
   }
   around.LookAround();
-  Take(around.best());
-  robust_ = {around.best(), around.best_settings()};
-  search.Adopt(robust_.decoded, robust_.settings);  // often it is faster, too
+  robust_ = around.best();
+  Take(robust_.decoded);
+  search.Adopt(robust_);  // often it is faster, too
 }
 
 // Of each search for other wires what it had at that stop, with what it takes on the real ones.
-std::vector<OtherOrder> Choice::OthersAt(size_t stop) {
-  std::vector<OtherOrder> found;
-  for (const std::vector<OtherOrder>& orders : others_) {
-    OtherOrder other = orders[std::min(stop, orders.size() - 1)];
+std::vector<Found> Choice::OthersAt(size_t stop) {
+  std::vector<Found> found;
+  for (const std::vector<Found>& orders : others_) {
+    Found other = orders[std::min(stop, orders.size() - 1)];
     if (other.decoded.order.empty()) continue;
     other.decoded.figures.total_ps = kNever;
     other.decoded.figures = replay_.Late(other.decoded).figures;
@@ -85,12 +91,10 @@ const Candidate& Choice::PlanFor(const Decoded& decoded) {
   for (const auto& [order, candidate] : plans_) {
     if (IsSameOrder(order, decoded)) return candidate;
   }
-  Candidate made{"", PlanOf(context_, problem_, replay_.Late(decoded)), {}, {}};
-  made.plan.diagnostics = told_;
-  made.figures = Simulate(context_.graph, made.plan, context_.costs).prediction;
-  made.score = ScoreOf({made.figures.total_ps, made.figures.peak_bytes}, limit_);
+  Plan plan = PlanOf(context_, problem_, replay_.Late(decoded));
+  plan.diagnostics = told_;
   if (plans_.size() == kMostPlans) plans_.pop_front();
-  plans_.emplace_back(decoded, std::move(made));
+  plans_.emplace_back(decoded, CandidateOf(context_, "", std::move(plan), limit_));
   return plans_.back().second;
 }
 

@@ -12,7 +12,6 @@
 
 #include "passes/auto/decoder.h"
 #include "passes/auto/order_replay.h"
-#include "passes/auto/other_wires.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/robustness.h"
 #include "passes/auto/search.h"
@@ -29,6 +28,9 @@ struct Candidate {
   Score score;
 };
 
+// Of a mode's plan, as the simulator has it.
+Candidate CandidateOf(const PassContext& context, absl::string_view mode, Plan plan, int64_t limit);
+
 // Looks, at every stop of the search, around the fastest order for what fares better under
 // perturbed costs. From the default effort on, a stop takes nothing slower than the one before it;
 // smaller efforts stand for themselves, since the fastest of one may be less sturdy than what the
@@ -41,7 +43,7 @@ class Choice {
   // outlive it.
   Choice(const PassContext& context, const Problem& problem, int64_t limit, int64_t bound_ps,
          const std::vector<Diagnostic>& told, Candidate floor,
-         std::vector<std::vector<OtherOrder>> others);
+         std::vector<std::vector<Found>> others);
 
   // What the choice is where the search ends at the stop of that effort.
   void AtStop(Search& search, int32_t effort);
@@ -49,7 +51,7 @@ class Choice {
   const Candidate& best() const { return best_; }
 
  private:
-  std::vector<OtherOrder> OthersAt(size_t stop);
+  std::vector<Found> OthersAt(size_t stop);
   void Take(const Decoded& decoded);
   const Candidate& PlanFor(const Decoded& decoded);
 
@@ -62,8 +64,8 @@ class Choice {
   std::deque<std::pair<Decoded, Candidate>> plans_;  // made of the last orders
   RobustnessEvaluator evaluator_;
   OrderReplay replay_;
-  std::vector<std::vector<OtherOrder>> others_;
-  OtherOrder robust_;  // what fared best at the last stop; without an order: none
+  std::vector<std::vector<Found>> others_;
+  Found robust_;  // what fared best at the last stop; without an order: none
 };
 
 }  // namespace bucketd::search

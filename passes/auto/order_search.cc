@@ -43,7 +43,7 @@ OrderSearch::OrderSearch(Search& search)
 
 void OrderSearch::WorkUntil(int64_t placed, int64_t enough_ps) {
   if (search_.best_score_ < best_score_) {
-    best_ = search_.best_;
+    best_ = search_.best_.decoded;
     best_score_ = search_.best_score_;
     round_ = 0;
   }

@@ -29,19 +29,16 @@ Problem UnderCosts(const Problem& problem, const Costs& costs) {
 
 }  // namespace
 
-std::vector<OtherOrder> OrdersForWires(const Problem& problem, double times, int64_t limit,
-                                       int32_t effort, const Decoded& start) {
-  const std::vector<double> of_groups(problem.graph->groups().size(), times);
-  const Costs costs = problem.costs->WithWires(*problem.graph, of_groups);
+std::vector<Found> OrdersForWires(const Problem& problem, double times, int64_t limit,
+                                  int32_t effort, const Decoded& start) {
+  const Costs costs = problem.costs->WithWires(*problem.graph, times);
   const Problem other = UnderCosts(problem, costs);
   std::vector<Stop> stops = StopsOf(problem, LowerBoundPs(*problem.graph, costs), effort);
   for (Stop& stop : stops) stop.order_budget = 0;
-  std::vector<OtherOrder> orders(stops.size());
-  const Search* running = nullptr;
+  std::vector<Found> orders(stops.size());
   Search search(other, LimitFor(problem, limit), std::move(stops), [&](size_t stop) {
-    if (!running->score().over) orders[stop] = {running->best(), running->best_settings()};
+    if (!search.score().over) orders[stop] = search.best();
   });
-  running = &search;
   search.StartFrom(start);
   search.Run();
   return orders;

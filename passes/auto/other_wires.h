@@ -13,19 +13,13 @@
 #include "passes/auto/decoder.h"
 #include "passes/auto/problem.h"
 #include "passes/auto/search.h"
-#include "passes/auto/settings.h"
 
 namespace bucketd::search {
 
-struct OtherOrder {
-  Decoded decoded;  // its total is that under those wires; its memory does not depend on them
-  Settings settings;
-};
-
 // What a search of the problem has found at each of the stops of an effort where a byte takes
-// `times` as long on every group's wires. Without an order where none was within the limit. `start`
-// as in Search::StartFrom.
-std::vector<OtherOrder> OrdersForWires(const Problem& problem, double times, int64_t limit,
-                                       int32_t effort, const Decoded& start);
+// `times` as long on every group's wires: totals are those under such wires, memory does not depend
+// on them. Without an order where none was within the limit. `start` as in Search::StartFrom.
+std::vector<Found> OrdersForWires(const Problem& problem, double times, int64_t limit,
+                                  int32_t effort, const Decoded& start);
 
 }  // namespace bucketd::search

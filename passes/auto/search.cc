@@ -23,10 +23,11 @@ Search::Search(const Problem& problem, int64_t limit, std::vector<Stop> stops,
       at_stop_(std::move(at_stop)),
       decoder_(problem) {
   for (const Transfer& t : problem.transfers) {
-    alpha_ps_ = std::max(alpha_ps_, t.alpha_ps);
-    longest_ps_ = std::max(longest_ps_, t.alpha_ps + t.wire_ps);
+    units_.alpha_ps = std::max(units_.alpha_ps, t.alpha_ps);
+    units_.longest_ps = std::max(units_.longest_ps, t.alpha_ps + t.wire_ps);
   }
-  std::vector<Knob> knobs = KnobsOf({alpha_ps_, longest_ps_, problem.total_ps()});
+  units_.span_ps = problem.total_ps();
+  std::vector<Knob> knobs = KnobsOf(units_);
   for (size_t i = 0; i < knobs.size(); ++i) {
     if ((problem.tuning.knobs >> i & 1) != 0) knobs_.push_back(std::move(knobs[i]));
   }
@@ -76,17 +77,19 @@ Score Search::DecodeOnce(const Settings& settings, const Partition* partition, i
   if (score < decoded_.score) {
     decoded_ = {score, settings, decoded.batches, partition != nullptr};
   }
-  if (score < best_score_) {
-    if (partition != nullptr && !score.over) Remember(decoded, settings);
-    best_score_ = score;
-    best_ = decoded;
-    best_settings_ = settings;
-  }
+  Keep(score, decoded, settings, partition != nullptr);
   return score;
 }
 
-void Search::Remember(const Decoded& decoded, const Settings& settings) {
-  found_.push_back({decoded, settings});
+// As the best, if it is better; what is remembered is found() later, too.
+void Search::Keep(const Score& score, const Decoded& decoded, const Settings& settings,
+                  bool remember) {
+  if (!(score < best_score_)) return;
+  best_score_ = score;
+  best_.decoded = decoded;
+  best_.settings = settings;
+  if (!remember || score.over) return;
+  found_.push_back(best_);
   if (found_.size() > kMostFound) found_.pop_front();
 }
 
@@ -94,12 +97,7 @@ void Search::Remember(const Decoded& decoded, const Settings& settings) {
 Score Search::Offer(const Decoded& order, int64_t cutoff_ps) {
   fastest_ps_ = std::min(fastest_ps_, order.figures.total_ps);
   const Score score = ScoreAsAsked(order, cutoff_ps);
-  if (score < best_score_) {
-    if (!score.over) Remember(order, decoded_.settings);
-    best_score_ = score;
-    best_ = order;
-    best_settings_ = decoded_.settings;
-  }
+  Keep(score, order, decoded_.settings, true);
   return score;
 }
 
@@ -119,20 +117,18 @@ void Search::EvaluateBy(RobustnessEvaluator& evaluator, OrderReplay& replay, int
   ceiling_ps_ = ceiling_ps;
 }
 
-void Search::Adopt(const Decoded& decoded, const Settings& settings) {
+void Search::Adopt(const Found& found) {
+  const auto& [decoded, settings] = found;
   const Score score = ScoreAsAsked(decoded, CutoffOf(best_score_));
   if (!decoded.replayed && score < decoded_.score) {
     decoded_ = {score, settings, decoded.batches, true};
   }
-  if (!(score < best_score_)) return;
-  best_score_ = score;
-  best_ = decoded;
-  best_settings_ = settings;
+  Keep(score, decoded, settings, false);
 }
 
 void Search::LookAround() {
   if (best_score_.over || Spent()) return;
-  PartitionSearch(*this, best_.batches, best_settings_).Climb();
+  PartitionSearch(*this, best_.decoded.batches, best_.settings).Climb();
 }
 
 // Decodes with memory reserved where it overflowed, then with a tighter cap. REQUIRES: the last
@@ -179,7 +175,7 @@ void Search::ReserveWhereOver() {
 // Every start once; then those that took too much memory are repaired, fastest first, as long as
 // they are faster than what is within it.
 void Search::TryStarts() {
-  const std::vector<Start> starts = StartsOf({alpha_ps_, longest_ps_, problem_.total_ps()});
+  const std::vector<Start> starts = StartsOf(units_);
   for (size_t i = 0; i < starts.size(); ++i) {
     if ((problem_.tuning.starts >> i & 1) == 0) continue;
     const Settings& settings = starts[i].settings;
@@ -214,7 +210,7 @@ void Search::TryBuckets(const std::vector<Batch>& batches, size_t most_starts) {
   if (std::none_of(batches.begin(), batches.end(), several)) return;
   const auto is_sink = [](const Transfer& t) { return t.use == Use::kSink; };
   const bool sinks = std::any_of(problem_.transfers.begin(), problem_.transfers.end(), is_sink);
-  PartitionSearch replay(*this, batches, best_settings_);
+  PartitionSearch replay(*this, batches, best_.settings);
   for (size_t i = 0; i < starts_.size() && i < most_starts; ++i) {
     for (const bool sinks_first : {false, true}) {
       if (sinks_first && !sinks) continue;

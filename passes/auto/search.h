@@ -28,6 +28,12 @@ struct Score {
 };
 Score ScoreOf(const Figures& figures, int64_t limit);
 
+// An order, and the settings that it came from.
+struct Found {
+  Decoded decoded;
+  Settings settings;
+};
+
 // Where a search ends: its decodes have placed `budget` leaders together, or a plan within the
 // limit takes no more than `enough_ps`.
 struct Stop {
@@ -44,8 +50,6 @@ class Search {
   Search(const Problem& problem, int64_t limit, std::vector<Stop> stops,
          std::function<void(size_t)> at_stop = nullptr);
   ~Search();
-  Search(const Problem& problem, int64_t limit, int64_t budget)
-      : Search(problem, limit, std::vector<Stop>{{budget, 0}}) {}
 
   // Another plan's order, whose figures need not be filled, to start from as well.
   void StartFrom(Decoded other) { other_ = std::move(other); }
@@ -58,18 +62,12 @@ class Search {
   void EvaluateBy(RobustnessEvaluator& evaluator, OrderReplay& replay, int64_t ceiling_ps);
   void LookAround();
 
-  // An order that another search found, with its settings: the best, if it is better. May be called
-  // where a stop is passed.
-  void Adopt(const Decoded& decoded, const Settings& settings);
+  // What another search found: the best, if it is better. May be called where a stop is passed.
+  void Adopt(const Found& found);
 
-  const Settings& best_settings() const { return best_settings_; }
-  const Decoded& best() const { return best_; }
+  const Found& best() const { return best_; }
   Score score() const { return best_score_; }
   // What was best for a while, the last dozen, oldest first.
-  struct Found {
-    Decoded decoded;
-    Settings settings;
-  };
   const std::deque<Found>& found() const { return found_; }
   // Of the fastest order that was decoded, whatever memory it takes.
   int64_t fastest_ps() const { return fastest_ps_; }
@@ -95,7 +93,7 @@ class Search {
   Score Repair(const Settings& settings, const Partition* partition, int64_t cutoff_ps);
   bool IsLost(int64_t cutoff_ps) const;
   int64_t CapOf(const Settings& settings) const { return Share(limit_, settings.memory_share); }
-  void Remember(const Decoded& decoded, const Settings& settings);
+  void Keep(const Score& score, const Decoded& decoded, const Settings& settings, bool remember);
   Score Offer(const Decoded& order, int64_t cutoff_ps);
   Score ScoreAsAsked(const Decoded& decoded, int64_t cutoff_ps);
   bool Spent();
@@ -116,11 +114,10 @@ class Search {
   size_t passed_ = 0;  // of the stops
   Decoder decoder_;
   int64_t placed_ = 0, fastest_ps_ = kNever;
-  int64_t alpha_ps_ = 1, longest_ps_ = 0;  // units of the settings
+  Units units_;  // of the settings
   std::vector<Knob> knobs_;
-  Decoded best_;
+  Found best_;
   Score best_score_;
-  Settings best_settings_;
   // The best that the decoder made.
   struct Made {
     Score score;

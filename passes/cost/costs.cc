@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 
 #include "passes/base/collectives.h"
+#include "passes/base/index.h"
 #include "passes/base/status_macros.h"
 
 namespace bucketd {
@@ -65,7 +66,7 @@ absl::Status Costs::SetProfile(const CostProfile& profile) {
 }
 
 int64_t Costs::CollectivePs(CollectiveId c, int64_t bytes, int64_t launches) const {
-  const size_t i = static_cast<size_t>(c);
+  const size_t i = Index(c);
   return alpha_ps_[i] + (launches - 1) * gamma_ps_ +
          ToPs(wire_us_per_byte_[i] * static_cast<double>(bytes));
 }
@@ -89,9 +90,9 @@ absl::StatusOr<Costs> Costs::Resolve(const Graph& graph, const StatedCosts& stat
     costs.wire_us_per_byte_.push_back(WireFactor(collective.kind, graph.group(collective).size) /
                                       (link.busbw_bytes_per_s * busbw_scale) * 1e6);
   }
-  costs.node_ps_.reserve(static_cast<size_t>(graph.size()));
+  costs.node_ps_.reserve(Index(graph.size()));
   for (NodeId n = 0; n < graph.size(); ++n) {
-    const double us = stated.node_us[static_cast<size_t>(n)];
+    const double us = stated.node_us[Index(n)];
     RETURN_IF_ERROR(CheckFigure(graph, n, "est_us", us, true));
     if (RunsNothing(graph.kind(n)) && us != 0.0) {
       return absl::InvalidArgumentError(
@@ -103,8 +104,7 @@ absl::StatusOr<Costs> Costs::Resolve(const Graph& graph, const StatedCosts& stat
       const CollectiveId c = graph.collective_of(n);
       ps = costs.CollectivePs(c, graph.collective(c).bytes, 1);
     } else if (graph.kind(n) != NodeKind::kWait) {
-      const bool measured =
-          !stated.measured_nodes.empty() && stated.measured_nodes[static_cast<size_t>(n)];
+      const bool measured = !stated.measured_nodes.empty() && stated.measured_nodes[Index(n)];
       ps = ToPs(measured ? us : us * profile.compute_scale);
     }
     costs.node_ps_.push_back(ps);
@@ -113,13 +113,12 @@ absl::StatusOr<Costs> Costs::Resolve(const Graph& graph, const StatedCosts& stat
   return costs;
 }
 
-Costs Costs::WithWires(const Graph& graph, absl::Span<const double> times) const {
+Costs Costs::WithWires(const Graph& graph, double times) const {
   Costs costs = *this;
   for (size_t i = 0; i < graph.collectives().size(); ++i) {
     const Collective& c = graph.collectives()[i];
-    costs.wire_us_per_byte_[i] *= times[static_cast<size_t>(c.group)];
-    costs.node_ps_[static_cast<size_t>(c.start)] =
-        costs.CollectivePs(static_cast<CollectiveId>(i), c.bytes, 1);
+    costs.wire_us_per_byte_[i] *= times;
+    costs.node_ps_[Index(c.start)] = costs.CollectivePs(static_cast<CollectiveId>(i), c.bytes, 1);
   }
   return costs;
 }
@@ -145,7 +144,7 @@ absl::Status Costs::CheckTotal(const Graph& graph) const {
 
 absl::StatusOr<Costs> Costs::FromFile(const Graph& graph, const StatedCosts& stated,
                                       const CostProfile& profile) {
-  if (stated.node_us.size() != static_cast<size_t>(graph.size()) ||
+  if (stated.node_us.size() != Index(graph.size()) ||
       stated.links.size() != graph.collectives().size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "costs for ", stated.node_us.size(), " nodes and ", stated.links.size(),

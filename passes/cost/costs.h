@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 
+#include "passes/base/index.h"
 #include "passes/base/types.h"
 #include "passes/cost/profile.h"
 #include "passes/ir/graph.h"
@@ -60,16 +60,16 @@ class Costs {
   static absl::StatusOr<Costs> FromDeviceModel(const Graph& graph, const Mesh& mesh,
                                                const CostProfile& profile);
 
-  // The same with wires that take `times[g]` as long for a byte of group g. REQUIRES: one a group,
-  // each between 1/2 and 2. O(nodes).
-  Costs WithWires(const Graph& graph, absl::Span<const double> times) const;
+  // The same with wires that take `times` as long for a byte. REQUIRES: 1/2 <= times <= 2.
+  // O(nodes).
+  Costs WithWires(const Graph& graph, double times) const;
 
   // Compute nodes; 0 for placeholders, views, waits, the output. A collective alone: alpha + wire.
-  int64_t node_ps(NodeId n) const { return node_ps_[static_cast<size_t>(n)]; }
+  int64_t node_ps(NodeId n) const { return node_ps_[Index(n)]; }
   // `launches` collectives like c, `bytes` in all, in one launch: alpha + (launches - 1) * gamma +
   // f * bytes / busbw.
   int64_t CollectivePs(CollectiveId c, int64_t bytes, int64_t launches) const;
-  int64_t AlphaPs(CollectiveId c) const { return alpha_ps_[static_cast<size_t>(c)]; }
+  int64_t AlphaPs(CollectiveId c) const { return alpha_ps_[Index(c)]; }
   // One copy kernel: read and write of `bytes`.
   int64_t CopyPs(int64_t bytes) const;
 

@@ -107,7 +107,7 @@ TEST(RobustnessEvaluator, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoW
   int64_t better = 0;
   for (uint32_t seed = 5400; seed < 5460; ++seed) {
     const Contracted step(RandomStep(seed).Build());
-    search::Search search(step.problem, kNever, 50 * step.problem.size());
+    search::Search search(step.problem, kNever, {{50 * step.problem.size(), 0}});
     search.Run();
     RobustnessEvaluator evaluator(step.problem);
     search::OrderReplay replay(step.problem, kNever);
@@ -115,14 +115,14 @@ TEST(RobustnessEvaluator, LookingAroundNeverTakesLongerThanTheCeilingAndFaresNoW
       return evaluator.Of(replay.Late(decoded), kNever) +
              evaluator.cases() / search::kCasesOfNominal * decoded.figures.total_ps;
     };
-    const int64_t before = score_of(search.best());
+    const int64_t before = score_of(search.best().decoded);
     const int64_t ceiling = search.score().first + search.score().first / 50;
-    search::Search around(step.problem, kNever, 100 * step.problem.size());
+    search::Search around(step.problem, kNever, {{100 * step.problem.size(), 0}});
     around.EvaluateBy(evaluator, replay, ceiling);
-    around.Adopt(search.best(), search.best_settings());
+    around.Adopt(search.best());
     around.LookAround();
-    EXPECT_LE(around.best().figures.total_ps, ceiling) << "seed " << seed;
-    EXPECT_EQ(score_of(around.best()), around.score().first) << "seed " << seed;
+    EXPECT_LE(around.best().decoded.figures.total_ps, ceiling) << "seed " << seed;
+    EXPECT_EQ(score_of(around.best().decoded), around.score().first) << "seed " << seed;
     EXPECT_LE(around.score().first, before) << "seed " << seed;
     if (around.score().first < before) ++better;
   }
@@ -135,19 +135,14 @@ TEST(Search, AtAStopOnTheWayItHasFoundWhatASearchThatEndsThereFinds) {
     const int64_t size = step.problem.size();
     const std::vector<search::Stop> stops = {{5 * size, 0}, {40 * size, 0}, {300 * size, 0}};
     std::vector<search::Score> on_the_way;
-    const auto remember = [&](const search::Search& search) {
-      on_the_way.push_back(search.score());
-    };
-    const search::Search* running = nullptr;
     search::Search all(step.problem, kNever, stops, [&](size_t stop) {
       EXPECT_EQ(stop, on_the_way.size());
-      remember(*running);
+      on_the_way.push_back(all.score());
     });
-    running = &all;
     all.Run();
     ASSERT_EQ(on_the_way.size(), stops.size());
     for (size_t i = 0; i < stops.size(); ++i) {
-      search::Search alone(step.problem, kNever, stops[i].budget);
+      search::Search alone(step.problem, kNever, {stops[i]});
       alone.Run();
       EXPECT_EQ(alone.score(), on_the_way[i]) << "seed " << seed << " stop " << i;
     }

@@ -138,15 +138,11 @@ TEST(Costs, FasterWiresTakeLessForAByteAndNothingElse) {
   const absl::StatusOr<Costs> costs =
       Costs::FromFile(captured.graph, captured.costs, *FindProfile("h100_launch"));
   ASSERT_TRUE(costs.ok()) << costs.status();
-  const size_t groups = captured.graph.groups().size();
-  ASSERT_GT(groups, 1U);
-  std::vector<double> times(groups, 0.5);
-  times[1] = 1.5;
-  const Costs fast = costs->WithWires(captured.graph, times);
+  const double factor = 0.5;
+  const Costs fast = costs->WithWires(captured.graph, factor);
   const auto id = [](size_t i) { return static_cast<CollectiveId>(i); };
   for (size_t i = 0; i < captured.graph.collectives().size(); ++i) {
     const Collective& c = captured.graph.collectives()[i];
-    const double factor = times[static_cast<size_t>(c.group)];
     for (const int64_t launches : {1, 5}) {
       const int64_t fixed = costs->CollectivePs(id(i), 0, launches);
       EXPECT_EQ(fast.CollectivePs(id(i), 0, launches), fixed);

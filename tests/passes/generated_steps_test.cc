@@ -109,8 +109,7 @@ double LostForWires(double said, const CostProfile& profile) {
   for (size_t kind = 0; kind < GeneratedKinds().size(); kind += kStride) {
     const CapturedGraph step = GeneratedStep(kind, 21, false);
     const Costs truth = *Costs::FromFile(step.graph, step.costs, profile);
-    const Costs wrong =
-        truth.WithWires(step.graph, std::vector<double>(step.graph.groups().size(), said));
+    const Costs wrong = truth.WithWires(step.graph, said);
     const absl::StatusOr<Plan> right = MakePlan(step.graph, truth, options);
     const absl::StatusOr<Plan> made = MakePlan(step.graph, wrong, options);
     EXPECT_TRUE(right.ok() && made.ok());

@@ -45,12 +45,13 @@ int64_t Lateness(const Graph& graph, const Costs& costs, const Plan& plan) {
 void Check(const std::string& what, const Graph& graph, const Costs& costs, int64_t decodes,
            int64_t& late_before, int64_t& late_after) {
   const Contracted step(graph, costs);
-  search::Search search(step.problem, step.limit(), decodes * step.problem.size());
+  search::Search search(step.problem, step.limit(), {{decodes * step.problem.size(), 0}});
   search.Run();
-  const Prediction before = step.Simulated(search.best());
-  late_before += Lateness(graph, costs, step.PlanOf(search.best()));
+  const Decoded& best = search.best().decoded;
+  const Prediction before = step.Simulated(best);
+  late_before += Lateness(graph, costs, step.PlanOf(best));
   search::OrderReplay replay(step.problem, step.limit());
-  const Decoded& late = replay.Late(search.best());
+  const Decoded& late = replay.Late(best);
   const Plan plan = step.PlanOf(late);
   late_after += Lateness(graph, costs, plan);
   EXPECT_TRUE(VerifyPlan(graph, plan).ok()) << what << VerifyPlan(graph, plan);

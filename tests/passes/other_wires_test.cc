@@ -22,9 +22,8 @@ TEST_P(OtherWires, OrdersTakeWhatTheSimulatorSaysUnderThem) {
   for (uint32_t seed = 6000; seed < 6000 + Seeds(40); ++seed) {
     const Contracted step(RandomStep(seed).Build());
     const int64_t limit = step.context.program_order.peak_bytes;
-    const Costs other = step.costs.WithWires(
-        step.graph, std::vector<double>(step.graph.groups().size(), GetParam()));
-    for (const search::OtherOrder& found :
+    const Costs other = step.costs.WithWires(step.graph, GetParam());
+    for (const search::Found& found :
          OrdersForWires(step.problem, GetParam(), limit, 3, search::Decoded())) {
       if (found.decoded.order.empty()) continue;
       ++orders;
