@@ -6,7 +6,6 @@
 #include <mutex>
 #include <random>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,8 +1,6 @@
 #include "server/cluster/leases.h"
 
 #include <algorithm>
-#include <functional>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "server/config/config.h"
 
 #include <algorithm>
-#include <map>
 #include <variant>
 
 #include "absl/strings/match.h"

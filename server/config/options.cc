@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -4,10 +4,7 @@
 #include <cstddef>
 #include <iterator>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -18,7 +15,6 @@
 #include "passes/io/proto_io.h"
 #include "proto/cost_store.pb.h"
 #include "server/base/errors.h"
-#include "server/costs/cost_names.h"
 #include "server/store/crash_point.h"
 
 namespace bucketd {

@@ -1,6 +1,4 @@
 // What the catalogue answers from memory: names, versions, and what a request's name stands for.
-#include <string>
-#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -8,7 +6,6 @@
 
 #include "server/base/errors.h"
 #include "server/costs/cost_catalog.h"
-#include "server/costs/cost_names.h"
 
 namespace bucketd {
 namespace {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 
 #include "passes/cost/measured_fit.h"
 #include "server/config/cost_options.h"

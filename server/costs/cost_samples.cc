@@ -5,7 +5,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include <openssl/bio.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>

@@ -1,7 +1,5 @@
 #include "server/identity/token_memory.h"
 
-#include <utility>
-
 #include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 

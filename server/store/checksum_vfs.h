@@ -8,7 +8,6 @@
 // page of zeroes alone has no checksum: SQLite finds no page type in it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"

@@ -2,12 +2,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
-#include "passes/base/status_macros.h"
 #include "server/store/checksum_vfs.h"
 
 namespace bucketd {

@@ -24,7 +24,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
-#include "passes/base/digest.h"
 #include "server/store/acknowledged.h"
 #include "server/store/audit_trim.h"
 #include "server/store/reserve.h"

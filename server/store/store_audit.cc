@@ -1,5 +1,4 @@
 // The part of SqliteStore that keeps who changed what.
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

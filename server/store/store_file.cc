@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include <sys/file.h>

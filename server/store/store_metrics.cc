@@ -1,6 +1,5 @@
 #include "server/store/store_metrics.h"
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

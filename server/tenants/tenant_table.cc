@@ -1,6 +1,5 @@
 #include "server/tenants/tenant_table.h"
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

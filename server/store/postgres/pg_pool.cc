@@ -1,9 +1,7 @@
 #include "server/store/postgres/pg_pool.h"
 
 #include <algorithm>
-#include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 

@@ -1,9 +1,6 @@
 #include "server/store/postgres/pg_schema.h"
 
 #include <array>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

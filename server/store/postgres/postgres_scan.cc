@@ -1,5 +1,4 @@
 // The part of PostgresStore that looks at all of it.
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
