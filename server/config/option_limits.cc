@@ -45,15 +45,9 @@ struct RangeChecker {
     return Range(static_cast<double>(*value), absl::StrCat(*value));
   }
   std::string operator()(const milliseconds* value) const {
-    return Range(static_cast<double>(value->count()), absl::StrCat(value->count()));
-  }
-  std::string operator()(SecondsField field) const {
-    const double value = static_cast<double>(field.value->count()) / 1e3;
-    return Range(value, absl::StrCat(value));
-  }
-  std::string operator()(HoursField field) const {
-    const double value = static_cast<double>(field.value->count()) / 3.6e6;
-    return Range(value, absl::StrCat(value));
+    const int64_t unit = MillisecondsIn(row);
+    const double said = static_cast<double>(value->count()) / static_cast<double>(unit);
+    return Range(said, unit == 1 ? absl::StrCat(value->count()) : absl::StrCat(said));
   }
   std::string operator()(OctalField field) const {
     const bool in_range = *field.value >= 0 && *field.value <= 0777;

@@ -40,9 +40,8 @@ constexpr OptionRow kRows[] = {
      FIELD(insecure)},
     {"tls-certificate-file", "Serving",
      "The server's certificate in PEM, followed by those between it and its authority. Callers "
-     "then "
-     "need certificates too, and the three files below are needed; all are read again when they "
-     "change",
+     "then need certificates too, and the three files below are needed; all are read again when "
+     "they change",
      FIELD(tls.certificate_file)},
     {"tls-key-file", "Serving", "Its private key in PEM, not encrypted", FIELD(tls.key_file)},
     {"tls-client-ca-file", "Serving",
@@ -62,13 +61,10 @@ constexpr OptionRow kRows[] = {
      "plan_bytes, graph_bytes, uploads, computations; [others] has those of all tenants without an "
      "entry, and each that an entry leaves out; read again when it changes",
      FIELD(tenants_file)},
-    {.name = "tls-connection-age-seconds",
-     .group = "Serving",
-     .help = "A TLS connection takes no new calls after this long, so that callers show their "
-             "certificates anew",
-     .field = [](ServerOptions& o) -> OptionField { return SecondsField{&o.tls.connection_age}; },
-     .least = 1,
-     .most = 86'400},
+    {"tls-connection-age-seconds", "Serving",
+     "A TLS connection takes no new calls after this long, so that callers show their certificates "
+     "anew",
+     FIELD(tls.connection_age), 1, 86'400},
     {.name = "admin",
      .group = "Serving",
      .help =
@@ -90,11 +86,8 @@ constexpr OptionRow kRows[] = {
      .field = FIELD(process.exit_with_parent),
      .most = 1 << 22,  // of Linux's process ids
      .bare = true},
-    {.name = "drain-seconds",
-     .group = "Serving",
-     .help = "After a signal, calls in flight have this long",
-     .field = [](ServerOptions& o) -> OptionField { return SecondsField{&o.drain}; },
-     .most = 86'400},
+    {"drain-seconds", "Serving", "After a signal, calls in flight have this long", FIELD(drain), 0,
+     86'400},
     {"lame-duck-ms", "Serving",
      "Of which this long for load balancers to see that the server is not ready", FIELD(lame_duck),
      0, kDayMs},
@@ -132,12 +125,8 @@ constexpr OptionRow kRows[] = {
     {"upload-rate-bytes", "Limits",
      "So is one that brings fewer bytes a second (as sent), once upload-stall-ms is used up",
      FIELD(upload_rate_bytes), 1},
-    {.name = "upload-deadline-seconds",
-     .group = "Limits",
-     .help = "And one that takes longer than this in all",
-     .field = [](ServerOptions& o) -> OptionField { return SecondsField{&o.upload_deadline}; },
-     .least = 1,
-     .most = 86'400},
+    {"upload-deadline-seconds", "Limits", "And one that takes longer than this in all",
+     FIELD(upload_deadline), 1, 86'400},
     {"upload-resume-ms", "Limits",
      "What broke off may go on where it stopped for this long; 0: not at all", FIELD(upload_resume),
      0, kDayMs},
@@ -155,24 +144,19 @@ constexpr OptionRow kRows[] = {
     {"max-pins-per-tenant", "Limits",
      "Plans pinned for jobs, and jobs; beyond: those of the fewest ranks make room",
      FIELD(max_pins_per_tenant)},
-    {.name = "pin-ttl-hours",
-     .group = "Limits",
-     .help = "A job's pinned plans are kept this long after their last use; the clocks of servers "
-             "that share a store may differ by less",
-     .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.pin_ttl}; },
-     .most = 87'600},
-    {.name = "job-idle-hours",
-     .group = "Limits",
-     .help = "A job that was not heard of for this long leaves the memory; its pins stay",
-     .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.job_idle}; },
-     .most = 87'600},
+    {"pin-ttl-hours", "Limits",
+     "A job's pinned plans are kept this long after their last use; the clocks of servers that "
+     "share a store may differ by less",
+     FIELD(pin_ttl), 0, 87'600},
+    {"job-idle-hours", "Limits",
+     "A job that was not heard of for this long leaves the memory; its pins stay", FIELD(job_idle),
+     0, 87'600},
     {"plan-cache-bytes", "Limits", "Computed plans kept in memory", FIELD(plan_cache_bytes)},
     {"graph-cache-bytes", "Limits", "Uploaded graphs kept in memory", FIELD(graph_cache_bytes)},
 
     {"store-dir", "Store",
      "Folder that keeps plans and pins when the server ends, e.g. /var/lib/bucketd; made if "
-     "absent. "
-     "Without one they are in memory",
+     "absent. Without one they are in memory",
      FIELD(store_dir)},
     {"store", "Store",
      "The same, or a database for servers on several machines: postgres://user@host:port/database; "
@@ -180,27 +164,19 @@ constexpr OptionRow kRows[] = {
      FIELD(store_dir)},
     {"store-bytes", "Store", "Of plans; beyond, those used longest ago leave", FIELD(store_bytes),
      1},
-    {.name = "store-max-age-hours",
-     .group = "Store",
-     .help = "Plans not used for this long leave; 0: none do",
-     .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.store_max_age}; },
-     .most = 87'600},
+    {"store-max-age-hours", "Store", "Plans not used for this long leave; 0: none do",
+     FIELD(store_max_age), 0, 87'600},
     {"audit-lines", "Store",
-     "Lines of the audit log (who changed what: bucketctl audit) that are kept of what operators "
-     "do, "
-     "and as many of what calls cause (generations, pins, reports); each tenant has its share, and "
-     "beyond it loses its oldest",
+     "Lines of the audit log (who changed what: bucketctl audit) that are kept of what "
+     "operators do, and as many of what calls cause (generations, pins, reports); each tenant "
+     "has its share, and beyond it loses its oldest",
      FIELD(audit_lines), 1, 100'000'000},
-    {.name = "audit-hours",
-     .group = "Store",
-     .help = "How long they are kept; 0: for any time",
-     .field = [](ServerOptions& o) -> OptionField { return HoursField{&o.audit_age}; },
-     .most = 87'600},
+    {"audit-hours", "Store", "How long they are kept; 0: for any time", FIELD(audit_age), 0,
+     87'600},
 
     {"cluster-address", "Replicas",
      "HOST:PORT of this server for others of the same store: ranks of a job may then come to any "
-     "of "
-     "them, and each plan is computed once. Without one the server shares the store and no more",
+     "of them, and each plan is computed once. Without one the server shares the store and no more",
      FIELD(cluster_address)},
     {"cluster-dead-ms", "Replicas",
      "A replica that has not been heard of for this long has ended; the same on all of them",
@@ -274,9 +250,9 @@ absl::StatusOr<int64_t> Whole(absl::string_view text, bool is_bytes) {
 
 // Sets one kind of field from text.
 struct Setter {
+  const OptionRow& row;
   absl::string_view text;
-  bool is_bytes;
-  bool bare;
+  bool is_bytes = absl::EndsWith(row.name, "-bytes");
 
   absl::Status operator()(std::string* value) const {
     *value = std::string(text);
@@ -287,7 +263,7 @@ struct Setter {
     return NotA("yes or no; expected true or false", text);
   }
   absl::Status operator()(int64_t* value) const {
-    if (bare && (text == "true" || text == "false")) {
+    if (row.bare && (text == "true" || text == "false")) {
       *value = text == "true" ? 1 : 0;
       return absl::OkStatus();
     }
@@ -301,24 +277,18 @@ struct Setter {
     return absl::OkStatus();
   }
   absl::Status operator()(milliseconds* value) const {
-    ASSIGN_OR_RETURN(const int64_t wide, Whole(text, false));
-    *value = milliseconds(wide);
-    return absl::OkStatus();
-  }
-  absl::Status operator()(SecondsField field) const {
-    double seconds = 0;
-    if (!absl::SimpleAtod(text, &seconds) || !(std::abs(seconds) < 1e9)) {
-      return NotA("number of seconds", text);
+    const int64_t unit = MillisecondsIn(row);
+    if (unit == 1) {
+      ASSIGN_OR_RETURN(const int64_t whole, Whole(text, false));
+      *value = milliseconds(whole);
+      return absl::OkStatus();
     }
-    *field.value = milliseconds(std::llround(seconds * 1e3));
-    return absl::OkStatus();
-  }
-  absl::Status operator()(HoursField field) const {
-    double hours = 0;
-    if (!absl::SimpleAtod(text, &hours) || !(std::abs(hours) < 1e6)) {
-      return NotA("number of hours", text);
+    const bool in_hours = unit > 1000;
+    double number = 0;
+    if (!absl::SimpleAtod(text, &number) || !(std::abs(number) < (in_hours ? 1e6 : 1e9))) {
+      return NotA(in_hours ? "number of hours" : "number of seconds", text);
     }
-    *field.value = milliseconds(std::llround(hours * 3.6e6));
+    *value = milliseconds(std::llround(number * static_cast<double>(unit)));
     return absl::OkStatus();
   }
   absl::Status operator()(OctalField field) const {
@@ -348,20 +318,17 @@ std::string WithoutPassword(const std::string& url) {
   return shown;
 }
 
-// To the millisecond, however many seconds or hours.
-std::string Exactly(double value) { return absl::StrFormat("%.15g", value); }
-
 struct Printer {
+  const OptionRow& row;
+
   std::string operator()(const std::string* value) const { return WithoutPassword(*value); }
   std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
   std::string operator()(const int32_t* value) const { return absl::StrCat(*value); }
   std::string operator()(const int64_t* value) const { return absl::StrCat(*value); }
-  std::string operator()(const milliseconds* value) const { return absl::StrCat(value->count()); }
-  std::string operator()(SecondsField field) const {
-    return Exactly(static_cast<double>(field.value->count()) / 1e3);
-  }
-  std::string operator()(HoursField field) const {
-    return Exactly(static_cast<double>(field.value->count()) / 3.6e6);
+  std::string operator()(const milliseconds* value) const {
+    // To the millisecond, however many seconds or hours.
+    return absl::StrFormat(
+        "%.15g", static_cast<double>(value->count()) / static_cast<double>(MillisecondsIn(row)));
   }
   std::string operator()(OctalField field) const { return absl::StrFormat("%o", *field.value); }
 };
@@ -372,6 +339,11 @@ absl::Span<const OptionRow> OptionTable() { return kRows; }
 
 std::string FlagOf(const OptionRow& row) { return absl::StrCat("--", row.name); }
 
+int64_t MillisecondsIn(const OptionRow& row) {
+  if (absl::EndsWith(row.name, "-hours")) return 3'600'000;
+  return absl::EndsWith(row.name, "-seconds") ? 1000 : 1;
+}
+
 std::string KeyOf(const OptionRow& row) { return absl::StrReplaceAll(row.name, {{"-", "_"}}); }
 
 std::string EnvironmentOf(const OptionRow& row) {
@@ -379,13 +351,12 @@ std::string EnvironmentOf(const OptionRow& row) {
 }
 
 absl::Status SetOption(const OptionRow& row, absl::string_view text, ServerOptions& options) {
-  const bool is_bytes = absl::EndsWith(row.name, "-bytes");
-  return std::visit(Setter{text, is_bytes, row.bare}, row.field(options));
+  return std::visit(Setter{row, text}, row.field(options));
 }
 
 std::string PrintOption(const OptionRow& row, const ServerOptions& options) {
   // Rows give access to read and to write; this only reads.
-  return std::visit(Printer(), row.field(const_cast<ServerOptions&>(options)));
+  return std::visit(Printer{row}, row.field(const_cast<ServerOptions&>(options)));
 }
 
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text) { return Whole(text, true); }

@@ -133,26 +133,18 @@ struct ServerOptions {
   absl::Status Validate(const PlaceOf& place_of = {}) const;
 };
 
-// Operators write these in seconds, in hours, and in octal.
-struct SecondsField {
-  std::chrono::milliseconds* value;
-};
-struct HoursField {
-  std::chrono::milliseconds* value;
-};
 struct OctalField {
   int32_t* value;
 };
-// std::chrono::milliseconds: operators write milliseconds, the name ends in -ms.
-using OptionField = std::variant<std::string*, bool*, int32_t*, int64_t*,
-                                 std::chrono::milliseconds*, SecondsField, HoursField, OctalField>;
+using OptionField =
+    std::variant<std::string*, bool*, int32_t*, int64_t*, std::chrono::milliseconds*, OctalField>;
 
 struct OptionRow {
   const char* name;   // "max-uploads": --max-uploads, BUCKETD_MAX_UPLOADS, max_uploads = 64
   const char* group;  // of --help
   const char* help;
   OptionField (*field)(ServerOptions& options);
-  int64_t least = 0;  // of numbers; of seconds and milliseconds in the operator's unit
+  int64_t least = 0;  // of numbers; of times in the operator's unit
   int64_t most = std::numeric_limits<int64_t>::max();
   const char* choices = "";  // of strings, "a|b|c"; "": any
   bool bare = false;         // the flag may stand alone, which means true or 1; so may all bools'
@@ -163,6 +155,8 @@ absl::Span<const OptionRow> OptionTable();
 std::string FlagOf(const OptionRow& row);         // "--max-uploads"
 std::string EnvironmentOf(const OptionRow& row);  // "BUCKETD_MAX_UPLOADS"
 std::string KeyOf(const OptionRow& row);          // "max_uploads"
+// Of a time: what operators write is in hours, seconds or milliseconds, as the name ends.
+int64_t MillisecondsIn(const OptionRow& row);
 
 // Sets one option from what an operator wrote; numbers of bytes may end in KiB, MiB, GiB or TiB.
 // INVALID_ARGUMENT says what was expected, without saying where; ranges are Validate's.
