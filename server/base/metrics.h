@@ -12,6 +12,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 
+#include "server/base/add_metric.h"
 #include "server/base/recent_errors.h"
 
 namespace bucketd {
@@ -81,56 +82,99 @@ class ServerMetrics {
 
   void RequestStarted(Method method);
   void RequestEnded(Method method, absl::StatusCode code, double seconds);
-  prometheus::Counter& plans(PlanOutcome outcome) { return *plans_[Index(outcome)]; }
-  prometheus::Counter& uploads(UploadOutcome outcome) { return *uploads_[Index(outcome)]; }
 
  private:
-  template <typename E>
-  static size_t Index(E e) {
-    return static_cast<size_t>(e);
-  }
-  static constexpr size_t kCodes = 17;
+  static constexpr size_t kCodes = 17;  // of gRPC
 
+  prometheus::Registry& registry_;
   std::array<std::array<prometheus::Counter*, kCodes>, kMethods> requests_{};
   std::array<prometheus::Histogram*, kMethods> request_seconds_{};
-  std::array<prometheus::Gauge*, kMethods> requests_in_flight_{};
-  std::array<prometheus::Counter*, kPlanOutcomes> plans_{};
-  std::array<prometheus::Counter*, kUploadOutcomes> uploads_{};
+  GaugeBy<Method> requests_in_flight_;
 
  public:
-  prometheus::Counter& computations_ok;
-  prometheus::Counter& computations_failed;
-  prometheus::Counter& computations_cancelled;
-  prometheus::Counter& computations_dropped;
+  CounterBy<PlanOutcome> plans;
+  CounterBy<UploadOutcome> uploads;
+  prometheus::Counter& computations_ok =
+      AddCounter(registry_, "bucketd_plan_computations_total", "Plans that workers computed.",
+                 {{"result", "ok"}});
+  prometheus::Counter& computations_failed =
+      AddCounter(registry_, "bucketd_plan_computations_total", "Plans that workers computed.",
+                 {{"result", "error"}});
+  prometheus::Counter& computations_cancelled =
+      AddCounter(registry_, "bucketd_plan_computations_total", "Plans that workers computed.",
+                 {{"result", "cancelled"}});
+  prometheus::Counter& computations_dropped =
+      AddCounter(registry_, "bucketd_plan_computations_dropped_total",
+                 "Computations that left the queue because nobody waited for "
+                 "them any more.");
   prometheus::Histogram& compute_seconds;
-  prometheus::Gauge& compute_queued;
-  prometheus::Gauge& compute_running;
-  prometheus::Gauge& waiting_callers;
-  prometheus::Gauge& uptime_seconds;
-  prometheus::Counter& displaced_callers;
-  prometheus::Counter& displaced_computations;
-  prometheus::Counter& displaced_uploads;
-  prometheus::Counter& displaced_reports;
-  prometheus::Counter& displaced_groups;
-  prometheus::Counter& leases_granted;
-  prometheus::Counter& leases_expired;
+  prometheus::Gauge& compute_queued =
+      AddGauge(registry_, "bucketd_plan_compute_queued", "Computations that wait for a slot.");
+  prometheus::Gauge& compute_running =
+      AddGauge(registry_, "bucketd_plan_compute_running", "Computations under way.");
+  prometheus::Gauge& waiting_callers =
+      AddGauge(registry_, "bucketd_waiting_callers",
+               "GetPlan calls that wait for a graph or a computation.");
+  prometheus::Gauge& uptime_seconds =
+      AddGauge(registry_, "bucketd_uptime_seconds",
+               "Since the start, whatever the wall clock was set to meanwhile.");
+  prometheus::Counter& displaced_callers =
+      AddCounter(registry_, kDisplacedName, kDisplacedHelp, {{"what", "caller"}});
+  prometheus::Counter& displaced_computations =
+      AddCounter(registry_, kDisplacedName, kDisplacedHelp, {{"what", "computation"}});
+  prometheus::Counter& displaced_uploads =
+      AddCounter(registry_, kDisplacedName, kDisplacedHelp, {{"what", "upload"}});
+  prometheus::Counter& displaced_reports =
+      AddCounter(registry_, kDisplacedName, kDisplacedHelp, {{"what", "report"}});
+  prometheus::Counter& displaced_groups =
+      AddCounter(registry_, kDisplacedName, kDisplacedHelp, {{"what", "group"}});
+  prometheus::Counter& leases_granted = AddCounter(registry_, "bucketd_upload_leases_granted_total",
+                                                   "Callers that were asked to upload a graph.");
+  prometheus::Counter& leases_expired =
+      AddCounter(registry_, "bucketd_upload_leases_expired_total",
+                 "Leases that ended without an upload having begun.");
 
-  prometheus::Gauge& plan_cache_bytes;
-  prometheus::Gauge& plan_cache_entries;
-  prometheus::Counter& plan_cache_evictions;
-  prometheus::Gauge& graph_cache_bytes;
-  prometheus::Gauge& graph_cache_entries;
-  prometheus::Counter& graph_cache_evictions;
+  prometheus::Gauge& plan_cache_bytes =
+      AddGauge(registry_, "bucketd_plan_cache_bytes", "Held by the plan cache, keys included.");
+  prometheus::Gauge& plan_cache_entries =
+      AddGauge(registry_, "bucketd_plan_cache_entries", "Plans in the cache.");
+  prometheus::Counter& plan_cache_evictions =
+      AddCounter(registry_, "bucketd_plan_cache_evictions_total", "Plans dropped for room.");
+  prometheus::Gauge& graph_cache_bytes =
+      AddGauge(registry_, "bucketd_graph_cache_bytes", "Held by uploaded graphs.");
+  prometheus::Gauge& graph_cache_entries =
+      AddGauge(registry_, "bucketd_graph_cache_entries", "Uploaded graphs held.");
+  prometheus::Counter& graph_cache_evictions =
+      AddCounter(registry_, "bucketd_graph_cache_evictions_total", "Graphs dropped for room.");
 
-  prometheus::Gauge& uploads_in_flight;
-  prometheus::Counter& upload_received_bytes;
-  prometheus::Gauge& upload_reserved_bytes;
-  prometheus::Gauge& partial_uploads;
-  prometheus::Counter& partial_uploads_dropped;
-  prometheus::Counter& uploads_resumed;
-  prometheus::Counter& connections_closed;
-  prometheus::Gauge& ready;
-  prometheus::Gauge& planning_enabled;
+  prometheus::Gauge& uploads_in_flight =
+      AddGauge(registry_, "bucketd_uploads_in_flight", "Upload streams open.");
+  prometheus::Counter& upload_received_bytes =
+      AddCounter(registry_, "bucketd_upload_received_bytes_total",
+                 "Bytes of graphs received, as sent (compressed).");
+  prometheus::Gauge& upload_reserved_bytes =
+      AddGauge(registry_, "bucketd_upload_reserved_bytes",
+               "Announced size of all graphs that are arriving, or broke off and are kept.");
+  prometheus::Gauge& partial_uploads =
+      AddGauge(registry_, "bucketd_partial_uploads",
+               "Uploads that broke off and may go on where they stopped.");
+  prometheus::Counter& partial_uploads_dropped =
+      AddCounter(registry_, "bucketd_partial_uploads_dropped_total",
+                 "Uploads that broke off and were given up: too old, or in "
+                 "the way of what arrived.");
+  prometheus::Counter& uploads_resumed =
+      AddCounter(registry_, "bucketd_uploads_resumed_total",
+                 "Uploads that went on where another had stopped.");
+  prometheus::Counter& connections_closed =
+      AddCounter(registry_, "bucketd_connections_closed_total",
+                 "Connections ended, or refused, because of what they or others "
+                 "of their host sent or held: frames that nobody answers, "
+                 "messages without an end, answers that nobody takes, too "
+                 "many connections.");
+  prometheus::Gauge& ready =
+      AddGauge(registry_, "bucketd_ready", "1 while the server takes requests.");
+  prometheus::Gauge& planning_enabled = AddGauge(registry_, "bucketd_planning_enabled",
+                                                 "0 while an operator has switched planning off.");
 
   RecentErrors recent_errors;  // not a metric: what the error counters were last counting
 };

@@ -8,6 +8,8 @@
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 
+#include "server/base/add_metric.h"
+#include "server/base/metrics.h"
 #include "server/cluster/membership.h"
 
 namespace bucketd {
@@ -25,24 +27,28 @@ class ClusterMetrics {
   // `registry` outlives this.
   explicit ClusterMetrics(prometheus::Registry& registry);
 
-  prometheus::Counter& forwarded(ForwardOutcome outcome) {
-    return *forwarded_[static_cast<size_t>(outcome)];
-  }
-  prometheus::Gauge& held(LeaseOf of) { return *held_[static_cast<size_t>(of)]; }
-  prometheus::Counter& taken_over(LeaseOf of) { return *taken_over_[static_cast<size_t>(of)]; }
   prometheus::Gauge& replicas(ReplicaState s) { return *replicas_[static_cast<size_t>(s)]; }
 
  private:
-  std::array<prometheus::Counter*, kForwardOutcomes> forwarded_{};
-  std::array<prometheus::Gauge*, kLeaseKinds> held_{};
-  std::array<prometheus::Counter*, kLeaseKinds> taken_over_{};
+  prometheus::Registry& registry_;
   std::array<prometheus::Gauge*, kReplicaStates> replicas_{};
 
  public:
-  prometheus::Counter& graphs_brought;
-  prometheus::Counter& represented;      // calls
-  prometheus::Counter& displaced_ranks;  // the agreement's, too
-  prometheus::Gauge& cut_off;
+  CounterBy<ForwardOutcome> forwarded;
+  GaugeBy<LeaseOf> held;
+  CounterBy<LeaseOf> taken_over;
+  prometheus::Counter& graphs_brought =
+      AddCounter(registry_, "bucketd_graphs_brought_total",
+                 "Graphs that were uploaded here and brought to another replica.");
+  prometheus::Counter& represented =
+      AddCounter(registry_, "bucketd_calls_presented_anew_total",
+                 "Calls of ranks that were moved from one replica to another while "
+                 "they waited.");  // calls
+  prometheus::Counter& displaced_ranks = AddCounter(registry_, kDisplacedName, kDisplacedHelp,
+                                                    {{"what", "rank"}});  // the agreement's, too
+  prometheus::Gauge& cut_off =
+      AddGauge(registry_, "bucketd_replica_cut_off",
+               "1 while this replica cannot say in the store that it is up.");
 };
 
 }  // namespace bucketd

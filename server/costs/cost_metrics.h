@@ -2,11 +2,11 @@
 // start at 0 and no label that a client chooses. Thread-safe.
 #pragma once
 
-#include <array>
-
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
+
+#include "server/base/add_metric.h"
 
 namespace bucketd {
 
@@ -26,20 +26,24 @@ class CostMetrics {
   // `registry` outlives this.
   explicit CostMetrics(prometheus::Registry& registry);
 
-  prometheus::Counter& samples(SampleResult r) { return *samples_[static_cast<size_t>(r)]; }
-  prometheus::Counter& promotions(PromotionKind k) { return *promotions_[static_cast<size_t>(k)]; }
-  prometheus::Counter& proposals(ProposalResult r) { return *proposals_[static_cast<size_t>(r)]; }
-
  private:
-  std::array<prometheus::Counter*, kSampleResults> samples_{};
-  std::array<prometheus::Counter*, kPromotionKinds> promotions_{};
-  std::array<prometheus::Counter*, kProposalResults> proposals_{};
+  prometheus::Registry& registry_;
 
  public:
-  prometheus::Gauge& profiles;             // versions that can be resolved
-  prometheus::Gauge& profiles_unreadable;  // versions that the store lost
-  prometheus::Gauge& samples_held;
-  prometheus::Counter& records_unreadable;
+  CounterBy<SampleResult> samples;
+  CounterBy<PromotionKind> promotions;
+  CounterBy<ProposalResult> proposals;
+  prometheus::Gauge& profiles =
+      AddGauge(registry_, "bucketd_cost_profiles",
+               "Versions of cost profiles that are here.");  // versions that can be resolved
+  prometheus::Gauge& profiles_unreadable =
+      AddGauge(registry_, "bucketd_cost_profiles_unreadable",
+               "Versions that were stored and cannot be read.");  // versions that the store lost
+  prometheus::Gauge& samples_held =
+      AddGauge(registry_, "bucketd_cost_samples_held", "Measured samples that are kept.");
+  prometheus::Counter& records_unreadable =
+      AddCounter(registry_, "bucketd_cost_records_unreadable_total",
+                 "Stored profiles and samples that could not be read.");
 };
 
 }  // namespace bucketd

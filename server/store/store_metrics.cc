@@ -39,32 +39,15 @@ constexpr std::chrono::minutes kQuiet{1};
 }  // namespace
 
 StoreMetrics::StoreMetrics(Registry& r)
-    : evictions_(AddCounter(r, "bucketd_store_evictions_total",
-                            "Plans that left the store for room, for age, or on demand.")),
-      evicted_bytes_(
-          AddCounter(r, "bucketd_store_evicted_bytes_total", "Of plans that left the store.")),
-      damage_(AddCounter(r, "bucketd_store_damage_total",
-                         "Times that something stored was found damaged or gone.")),
-      plans_(AddGauge(r, "bucketd_store_plans", "Plans in the store.")),
-      bytes_(AddGauge(r, "bucketd_store_bytes", "Of plans in the store, keys included.")),
-      file_bytes_(AddGauge(r, "bucketd_store_file_bytes", "Of the store on disk, with its log.")),
-      held_plans_(
-          AddGauge(r, "bucketd_store_held_plans", "Plans that no eviction takes, for jobs.")),
-      records_(AddGauge(r, "bucketd_store_records", "Pins, profiles, samples and settings.")),
-      oldest_use_seconds_(AddGauge(r, "bucketd_store_oldest_use_seconds",
-                                   "Since the last use of the plan used longest ago: what the "
-                                   "bounds of the store leave of retention.")) {
+    : registry_(r),
+      writes_(r, "bucketd_store_writes_total", "Writes to the store by what came of them.",
+              "result", kWrites) {
   for (size_t v = 0; v < kValues.size(); ++v) {
     for (size_t i = 0; i < kReads.size(); ++i) {
       reads_[v][i] =
           &AddCounter(r, "bucketd_store_reads_total", "Reads of the store by what came of them.",
                       {{"value", kValues[v].name}, {"result", kReads[i].name}});
     }
-  }
-  for (size_t i = 0; i < kWrites.size(); ++i) {
-    writes_[i] =
-        &AddCounter(r, "bucketd_store_writes_total", "Writes to the store by what came of them.",
-                    {{"result", kWrites[i].name}});
   }
 }
 
@@ -75,7 +58,7 @@ void StoreMetrics::Read(StoreValue value, StoreRead result, absl::string_view wh
 }
 
 void StoreMetrics::Wrote(StoreWrite result, absl::string_view why) {
-  writes_[static_cast<size_t>(result)]->Increment();
+  writes_(result).Increment();
   Note(writing_fails_, &StoreMetrics::writing_, why);
   if (!why.empty()) Problem(false, why);
 }
@@ -100,8 +83,7 @@ StoreHealth StoreMetrics::Health() const {
   const auto error = static_cast<size_t>(StoreRead::kError);
   StoreHealth health;
   health.failed_reads = count(*reads_[0][error]) + count(*reads_[1][error]);
-  health.failed_writes = count(*writes_[static_cast<size_t>(StoreWrite::kNoSpace)]) +
-                         count(*writes_[static_cast<size_t>(StoreWrite::kError)]);
+  health.failed_writes = count(writes_(StoreWrite::kNoSpace)) + count(writes_(StoreWrite::kError));
   health.damage = count(damage_);
   const absl::MutexLock lock(&mutex_);
   health.reading = reading_;

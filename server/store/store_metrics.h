@@ -15,6 +15,7 @@
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 
+#include "server/base/add_metric.h"
 #include "server/store/store.h"
 #include "server/store/store_observer.h"
 
@@ -51,17 +52,30 @@ class StoreMetrics final : public StoreObserver {
   void Show(const StoreStats& stats, WallTime now);
 
  private:
+  prometheus::Registry& registry_;
   std::array<std::array<prometheus::Counter*, kStoreReads>, kStoreValues> reads_{};
-  std::array<prometheus::Counter*, kStoreWrites> writes_{};
-  prometheus::Counter& evictions_;
-  prometheus::Counter& evicted_bytes_;
-  prometheus::Counter& damage_;
-  prometheus::Gauge& plans_;
-  prometheus::Gauge& bytes_;
-  prometheus::Gauge& file_bytes_;
-  prometheus::Gauge& held_plans_;
-  prometheus::Gauge& records_;
-  prometheus::Gauge& oldest_use_seconds_;
+  CounterBy<StoreWrite> writes_;
+  prometheus::Counter& evictions_ =
+      AddCounter(registry_, "bucketd_store_evictions_total",
+                 "Plans that left the store for room, for age, or on demand.");
+  prometheus::Counter& evicted_bytes_ =
+      AddCounter(registry_, "bucketd_store_evicted_bytes_total", "Of plans that left the store.");
+  prometheus::Counter& damage_ =
+      AddCounter(registry_, "bucketd_store_damage_total",
+                 "Times that something stored was found damaged or gone.");
+  prometheus::Gauge& plans_ = AddGauge(registry_, "bucketd_store_plans", "Plans in the store.");
+  prometheus::Gauge& bytes_ =
+      AddGauge(registry_, "bucketd_store_bytes", "Of plans in the store, keys included.");
+  prometheus::Gauge& file_bytes_ =
+      AddGauge(registry_, "bucketd_store_file_bytes", "Of the store on disk, with its log.");
+  prometheus::Gauge& held_plans_ =
+      AddGauge(registry_, "bucketd_store_held_plans", "Plans that no eviction takes, for jobs.");
+  prometheus::Gauge& records_ =
+      AddGauge(registry_, "bucketd_store_records", "Pins, profiles, samples and settings.");
+  prometheus::Gauge& oldest_use_seconds_ =
+      AddGauge(registry_, "bucketd_store_oldest_use_seconds",
+               "Since the last use of the plan used longest ago: what the "
+               "bounds of the store leave of retention.");
 
   void Note(std::atomic<bool>& failing, std::optional<StoreTrouble> StoreMetrics::*which,
             absl::string_view why);
