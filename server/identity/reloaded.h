@@ -13,16 +13,32 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "prometheus/counter.h"
+#include "prometheus/registry.h"
 #include "spdlog/spdlog.h"
 
 #include "passes/base/status_macros.h"
+#include "server/base/add_metric.h"
 #include "server/identity/small_file.h"
 
 namespace bucketd {
 
 struct ReloadCounters {
+  // `registry` outlives this.
+  ReloadCounters(prometheus::Registry& registry, const char* name, const char* help,
+                 prometheus::Labels labels = {})
+      : taken(Add(registry, name, help, labels, "taken")),
+        refused(Add(registry, name, help, labels, "refused")) {}
+
   prometheus::Counter& taken;
   prometheus::Counter& refused;
+
+ private:
+  static prometheus::Counter& Add(prometheus::Registry& registry, const char* name,
+                                  const char* help, prometheus::Labels& labels,
+                                  const char* result) {
+    labels["result"] = result;
+    return AddCounter(registry, name, help, labels);
+  }
 };
 
 template <typename T>

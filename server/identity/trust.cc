@@ -24,12 +24,12 @@ absl::StatusOr<Identities> ReadIdentities(const TrustFiles& files) {
 
 Trust::Trust(const TrustFiles& files, IdentityMetrics& metrics)
     : metrics_(metrics),
-      files_("certificates", NamedIn(files.tls), [tls = files.tls] { return ReadTlsFiles(tls); },
-             {metrics.certificates_taken, metrics.certificates_refused}),
+      files_(
+          "certificates", NamedIn(files.tls), [tls = files.tls] { return ReadTlsFiles(tls); },
+          metrics.certificates),
       identities_(
           "identities", {files.identities}, [files] { return ReadIdentities(files); },
-          {metrics.identities_taken, metrics.identities_refused},
-          [](const Identities& identities) { return identities.files(); }) {}
+          metrics.identities, [](const Identities& identities) { return identities.files(); }) {}
 
 absl::Status Trust::Load() {
   RETURN_IF_ERROR(files_.Load());

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
-#include "server/base/add_metric.h"
 #include "server/base/errors.h"
 
 namespace bucketd {
@@ -39,18 +38,10 @@ Words WordsOf(Quota quota) {
   return {"", ""};
 }
 
-prometheus::Counter& Reloads(prometheus::Registry& registry, const char* result) {
-  return AddCounter(registry, "bucketd_tenants_reloads_total",
-                    "Times that the tenants file was read again; refused: what was in force stays.",
-                    {{"result", result}});
-}
-
 }  // namespace
 
 Quotas::Quotas(std::string path, const TenantLimits& unsaid, prometheus::Registry& registry)
     : path_(std::move(path)),
-      taken_(Reloads(registry, "taken")),
-      refused_(Reloads(registry, "refused")),
       used_family_(prometheus::BuildGauge()
                        .Name("bucketd_tenant_quota_used")
                        .Help("What tenants with an entry in the tenants file have; \"(others)\": "
@@ -65,7 +56,8 @@ Quotas::Quotas(std::string path, const TenantLimits& unsaid, prometheus::Registr
                           .Help("What was refused since a tenant had as much as it may.")
                           .Register(registry)),
       file_("tenants", {path_}, [path = path_, unsaid] { return TenantTable::Read(path, unsaid); },
-            {taken_, refused_}) {
+            {registry, "bucketd_tenants_reloads_total",
+             "Times that the tenants file was read again; refused: what was in force stays."}) {
   auto table = std::make_shared<TenantTable>();
   table->others = unsaid;
   const absl::MutexLock lock(&mutex_);

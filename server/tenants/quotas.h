@@ -89,8 +89,6 @@ class Quotas {
   Series& SeriesOf(absl::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
-  prometheus::Counter& taken_;
-  prometheus::Counter& refused_;
   prometheus::Family<prometheus::Gauge>& used_family_;
   prometheus::Family<prometheus::Gauge>& limit_family_;
   prometheus::Family<prometheus::Counter>& refused_family_;

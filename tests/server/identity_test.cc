@@ -38,15 +38,16 @@ TEST(ReloadedTest, WhatIsInForceIsThereWhileFilesAreRead) {
   IdentityMetrics metrics(registry);
   std::promise<void> reads, answers;
   int times = 0;
-  Reloaded<int> file("a file", {path},
-                     [&]() -> absl::StatusOr<int> {
-                       if (++times == 2) {
-                         reads.set_value();
-                         answers.get_future().wait();
-                       }
-                       return times;
-                     },
-                     {metrics.identities_taken, metrics.identities_refused});
+  Reloaded<int> file(
+      "a file", {path},
+      [&]() -> absl::StatusOr<int> {
+        if (++times == 2) {
+          reads.set_value();
+          answers.get_future().wait();
+        }
+        return times;
+      },
+      metrics.identities);
   ASSERT_TRUE(file.Load().ok());
   std::ofstream(path) << "another";
   std::thread looks([&] { file.Look(); });
@@ -341,19 +342,19 @@ TEST_F(FilesTest, StayInForceUntilWhatReplacesThemIsWhole) {
   trust.Look();
   trust.Look();  // says and counts it once
   EXPECT_EQ(trust.files(), first);
-  EXPECT_EQ(metrics_.certificates_refused.Value(), 1);
+  EXPECT_EQ(metrics_.certificates.refused.Value(), 1);
   const double expired = metrics_.certificate_expires.Value();
   std::filesystem::rename(folder_ + "/next.pem", folder_ + "/server.pem");
   trust.Look();
   EXPECT_NE(trust.files(), first);
-  EXPECT_EQ(metrics_.certificates_taken.Value(), 1);
+  EXPECT_EQ(metrics_.certificates.taken.Value(), 1);
   EXPECT_NEAR(metrics_.certificate_expires.Value() - expired, 7 * 86'400, 60);
 
   const std::shared_ptr<const Identities> who = trust.identities();
   Write("who.toml", "[[identity]]\n");
   trust.Look();
   EXPECT_EQ(trust.identities(), who);
-  EXPECT_EQ(metrics_.identities_refused.Value(), 1);
+  EXPECT_EQ(metrics_.identities.refused.Value(), 1);
   Write("who.toml", "[[identity]]\nnames = [\"DNS:a.b.c\"]\ntenant = \"\"\nroles = [\"plan\"]\n");
   trust.Look();
   EXPECT_EQ(trust.identities()->size(), 1);

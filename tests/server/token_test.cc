@@ -376,7 +376,7 @@ TEST_F(TokenTest, KeysAreReadAgainWhenTheyChange) {
               metrics);
   ASSERT_TRUE(trust.Load().ok());
   trust.Look();
-  EXPECT_EQ(metrics.identities_taken.Value(), 0);
+  EXPECT_EQ(metrics.identities.taken.Value(), 0);
   const auto good = [&](const Issuing& key) {
     return ReadToken(key.Token(kGood), trust.identities()->issuers()).ok();
   };
@@ -384,7 +384,7 @@ TEST_F(TokenTest, KeysAreReadAgainWhenTheyChange) {
   Write("keys", "half");
   trust.Look();
   EXPECT_TRUE(good(rsa_));
-  EXPECT_EQ(metrics.identities_refused.Value(), 1);
+  EXPECT_EQ(metrics.identities.refused.Value(), 1);
   Write("keys", ed_.Pem());
   trust.Look();
   EXPECT_FALSE(good(rsa_));
@@ -397,14 +397,14 @@ TEST_F(TokenTest, KeysAreReadAgainWhenTheyChange) {
   Write("later", rsa_.Pem());
   trust.Look();
   EXPECT_TRUE(good(rsa_));
-  EXPECT_EQ(metrics.identities_taken.Value(), 3);
+  EXPECT_EQ(metrics.identities.taken.Value(), 3);
   Write("keys", "half");
   trust.Look();
-  EXPECT_EQ(metrics.identities_refused.Value(), 1);
+  EXPECT_EQ(metrics.identities.refused.Value(), 1);
   // Tokens are accepted, so somebody has to issue them.
   Write("who.toml", "[[identity]]\nnames = [\"DNS:a.b.c\"]\ntenant = \"\"\nroles = [\"plan\"]\n");
   trust.Look();
-  EXPECT_EQ(metrics.identities_refused.Value(), 2);
+  EXPECT_EQ(metrics.identities.refused.Value(), 2);
   EXPECT_TRUE(good(rsa_));
 }
 
