@@ -6,6 +6,7 @@
 
 #include "passes/base/status_macros.h"
 #include "server/base/errors.h"
+#include "server/base/named.h"
 
 namespace bucketd {
 namespace {
@@ -18,25 +19,20 @@ size_t At(Quota quota) { return static_cast<size_t>(quota); }
 
 // "uploads at a time", and what makes room.
 struct Words {
+  Quota quota;
   const char* what;
   const char* help;
 };
-Words WordsOf(Quota quota) {
-  switch (quota) {
-    case Quota::kPins:
-      return {"pins, or jobs that have any", "release jobs that are over: bucketctl pin --release"};
-    case Quota::kPlanBytes:
-      return {"bytes of plans that its jobs hold",
-              "release jobs that are over: bucketctl pin --release"};
-    case Quota::kGraphBytes:
-      return {"bytes of graphs", "this graph alone is more than that"};
-    case Quota::kUploads:
-      return {"uploads at a time", "come again when one of them has ended"};
-    case Quota::kComputations:
-      return {"plans that are computed or wait for it", "come again when one of them is there"};
-  }
-  return {"", ""};
-}
+constexpr char kReleaseJobs[] = "release jobs that are over: bucketctl pin --release";
+constexpr std::array<Words, kQuotas> kWords = {{
+    {Quota::kPins, "pins, or jobs that have any", kReleaseJobs},
+    {Quota::kPlanBytes, "bytes of plans that its jobs hold", kReleaseJobs},
+    {Quota::kGraphBytes, "bytes of graphs", "this graph alone is more than that"},
+    {Quota::kUploads, "uploads at a time", "come again when one of them has ended"},
+    {Quota::kComputations, "plans that are computed or wait for it",
+     "come again when one of them is there"},
+}};
+static_assert(IsByPosition(kWords, &Words::quota));
 
 }  // namespace
 
@@ -179,7 +175,7 @@ absl::Status Quotas::Refuse(Quota quota, absl::string_view tenant, int64_t used,
   const absl::MutexLock lock(&mutex_);
   SeriesOf(tenant).refused[At(quota)]->Increment();
   const int64_t limit = table_->Of(tenant).of(quota);
-  const Words words = WordsOf(quota);
+  const Words& words = kWords[At(quota)];
   return MakeError(
       Reason::kQuotaUsedUp,
       absl::StrCat("tenant \"", tenant, "\" has used up its quota ", Name(quota), ": ", limit, " ",
