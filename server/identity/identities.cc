@@ -4,11 +4,12 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
 #include "server/base/names.h"
-#include "server/identity/read_issuer.h"
 #include "server/identity/small_file.h"
 #include "server/identity/toml_problems.h"
 
@@ -19,6 +20,39 @@ std::vector<std::string> RoleNames() {
   std::vector<std::string> names;
   for (size_t i = 0; i < kRoles; ++i) names.emplace_back(Name(static_cast<CallerRole>(i)));
   return names;
+}
+
+bool IsName(const std::string& name) {
+  return name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+                  c == '.';
+         });
+}
+
+// What is wrong goes to `problems`. `folder` is where the file is.
+Issuer ReadIssuer(const toml::table& table, const std::string& folder, TomlProblems& problems) {
+  Issuer issuer;
+  issuer.line = TomlProblems::LineOf(table);
+  problems.CheckKeys(table, {"name", "iss", "audience", "keys_file", "claim"});
+  const auto text = [&](const char* key, const char* expected) {
+    return problems.Text(table, key, expected).value_or("");
+  };
+  issuer.name = text("name", "\"NAME\", which names of its tokens begin with");
+  if (!IsName(issuer.name)) {
+    problems.Add(*table.get("name"), "expected letters, digits, '-', '_' and '.', at most 64");
+  }
+  issuer.iss = text("iss", "\"...\", what its tokens say");
+  issuer.audience = text("audience", "\"...\", what its tokens are meant for");
+  if (table.get("claim") != nullptr) issuer.claim = text("claim", "\"...\", a name of a claim");
+  issuer.keys_file = text("keys_file", "\"FILE\", its public keys");
+  if (issuer.keys_file.empty()) return issuer;
+  if (!absl::StartsWith(issuer.keys_file, "/")) {
+    issuer.keys_file = absl::StrCat(folder, issuer.keys_file);
+  }
+  absl::StatusOr<std::vector<PublicKey>> keys = ReadPublicKeys(issuer.keys_file);
+  if (!keys.ok()) problems.Add(*table.get("keys_file"), keys.status().message());
+  if (keys.ok()) issuer.keys = *std::move(keys);
+  return issuer;
 }
 
 }  // namespace
@@ -124,13 +158,8 @@ class IdentitiesReader {
 };
 
 absl::StatusOr<Identities> Identities::Parse(absl::string_view text, const std::string& path) {
-  const toml::parse_result parsed = toml::parse(std::string_view(text.data(), text.size()));
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", error.source().begin.line, ": ", std::string(error.description())));
-  }
-  return IdentitiesReader(path).Read(parsed.table());
+  ASSIGN_OR_RETURN(const toml::table file, ParseToml(text, path));
+  return IdentitiesReader(path).Read(file);
 }
 
 absl::StatusOr<Identities> Identities::Read(const std::string& path) {

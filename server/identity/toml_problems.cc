@@ -9,6 +9,14 @@
 
 namespace bucketd {
 
+absl::StatusOr<toml::table> ParseToml(absl::string_view text, const std::string& path) {
+  toml::parse_result parsed = toml::parse(std::string_view(text.data(), text.size()));
+  if (parsed) return std::move(parsed).table();
+  const toml::parse_error& error = parsed.error();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ":", error.source().begin.line, ": ", std::string(error.description())));
+}
+
 void TomlProblems::Add(int line, absl::string_view what) {
   problems_.push_back(absl::StrCat(path_, ":", line, ": ", what));
 }

@@ -7,11 +7,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 #include "passes/base/toml.h"
 
 namespace bucketd {
+
+// INVALID_ARGUMENT: "PATH:LINE: what is wrong".
+absl::StatusOr<toml::table> ParseToml(absl::string_view text, const std::string& path);
 
 class TomlProblems {
  public:

@@ -101,16 +101,10 @@ const TenantLimits& TenantTable::Of(absl::string_view tenant) const {
 
 absl::StatusOr<TenantTable> TenantTable::Parse(absl::string_view text, const std::string& path,
                                                const TenantLimits& unsaid) {
-  const toml::parse_result parsed = toml::parse(std::string_view(text.data(), text.size()));
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", error.source().begin.line, ": ", std::string(error.description())));
-  }
+  ASSIGN_OR_RETURN(const toml::table file, ParseToml(text, path));
   TomlProblems problems(path);
   TenantTable tenants;
   tenants.others = unsaid;
-  const toml::table& file = parsed.table();
   problems.CheckKeys(file, {"tenant", "others"});
   if (const toml::node* others = file.get("others"); others != nullptr) {
     if (others->is_table()) {
