@@ -69,14 +69,6 @@ static_assert(IsByPosition(kTable, &Row::reason));
 // A status travels in HTTP/2 headers, twice (text and details), and those are small.
 constexpr size_t kMaxMessageBytes = 1500;
 
-std::string Clip(absl::string_view message) {
-  if (message.size() <= kMaxMessageBytes) return std::string(message);
-  size_t end = kMaxMessageBytes;
-  // Not inside a UTF-8 sequence.
-  while (end > 0 && (static_cast<uint8_t>(message[end]) & 0xC0) == 0x80) --end;
-  return absl::StrCat(message.substr(0, end), " ...");
-}
-
 const Row& Find(Reason reason) { return kTable[static_cast<size_t>(reason)]; }
 
 template <typename Message>
@@ -89,6 +81,12 @@ absl::optional<Message> Payload(const absl::Status& status, absl::string_view ur
 
 }  // namespace
 
+std::string Clip(absl::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  while (most > 0 && (static_cast<uint8_t>(text[most]) & 0xC0) == 0x80) --most;
+  return absl::StrCat(text.substr(0, most), " ...");
+}
+
 absl::string_view ReasonName(Reason reason) { return Find(reason).name; }
 
 absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFields& fields) {
@@ -100,7 +98,7 @@ absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFiel
   if (fields.actual >= 0) metadata["actual"] = absl::StrCat(fields.actual);
   if (!fields.node.empty()) metadata["node"] = fields.node;
 
-  absl::Status status(Find(reason).code, Clip(message));
+  absl::Status status(Find(reason).code, Clip(message, kMaxMessageBytes));
   status.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
   const bool passes = reason == Reason::kQuotaUsedUp && !fields.lasting;
   if (passes || reason == Reason::kOverloaded || reason == Reason::kDraining) {

@@ -2,6 +2,7 @@
 // payloads. The table of proto/REASONS.md, in code.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -59,6 +60,9 @@ struct ErrorFields {
   std::string node = {};
   bool lasting = false;  // QUOTA_USED_UP that does not pass by itself
 };
+
+// The first `most` bytes, less what would be a part of a character, and then " ...".
+std::string Clip(absl::string_view text, size_t most);
 
 absl::string_view ReasonName(Reason reason);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/base/errors.h"
+
 namespace bucketd {
 namespace {
 
@@ -24,12 +26,7 @@ bool IsServersTrouble(absl::StatusCode code) {
 }
 
 void RecentErrors::Add(RecentError error) {
-  if (error.message.size() > kMaxMessageBytes) {
-    size_t end = kMaxMessageBytes;
-    while (end > 0 && (static_cast<unsigned char>(error.message[end]) & 0xC0) == 0x80) --end;
-    error.message.resize(end);
-    error.message += " ...";
-  }
+  error.message = Clip(error.message, kMaxMessageBytes);
   const absl::MutexLock lock(&mutex_);
   std::deque<RecentError>& list = IsServersTrouble(error.code) ? troubles_ : refusals_;
   list.push_back(std::move(error));
