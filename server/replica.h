@@ -12,7 +12,6 @@
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
 #include "server/cluster/cluster_metrics.h"
-#include "server/cluster/cluster_view.h"
 #include "server/cluster/leases.h"
 #include "server/cluster/membership.h"
 #include "server/config/options.h"

@@ -15,7 +15,7 @@
 #include "proto/admin.pb.h"
 #include "proto/peer.pb.h"
 #include "server/base/metrics.h"
-#include "server/cluster/cluster_view.h"
+#include "server/cluster/membership.h"
 #include "server/config/options.h"
 #include "server/costs/cost_catalog.h"
 #include "server/jobs/agreement_metrics.h"
