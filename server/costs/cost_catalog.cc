@@ -369,46 +369,33 @@ absl::StatusOr<CostCatalog::Switched> CostCatalog::Commit(const std::string& nam
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Promote(absl::string_view name, int32_t version,
                                                            PromotionKind kind, const Actor& actor) {
   const absl::MutexLock changing(&changing_);
-  return UntilFirst([&] {
-    changing_.AssertHeld();
-    return PromoteOnce(name, version, kind, actor);
+  return UntilFirst([&]() -> absl::StatusOr<Switched> {
+    ASSIGN_OR_RETURN(Entry entry, Copy(name));
+    RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", version), "").status());
+    const int32_t before = entry.promoted.empty() ? 0 : entry.promoted.back();
+    if (before == version) return Switched{InfoOf(std::string(name), entry, version), before};
+    entry.promoted.push_back(version);
+    if (entry.promoted.size() > kMaxHistory) entry.promoted.erase(entry.promoted.begin());
+    return Commit(std::string(name), std::move(entry), before, kind, actor);
   });
-}
-
-absl::StatusOr<CostCatalog::Switched> CostCatalog::PromoteOnce(absl::string_view name,
-                                                               int32_t version, PromotionKind kind,
-                                                               const Actor& actor) {
-  ASSIGN_OR_RETURN(Entry entry, Copy(name));
-  RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", version), "").status());
-  const int32_t before = entry.promoted.empty() ? 0 : entry.promoted.back();
-  if (before == version) return Switched{InfoOf(std::string(name), entry, version), before};
-  entry.promoted.push_back(version);
-  if (entry.promoted.size() > kMaxHistory) entry.promoted.erase(entry.promoted.begin());
-  return Commit(std::string(name), std::move(entry), before, kind, actor);
 }
 
 absl::StatusOr<CostCatalog::Switched> CostCatalog::Rollback(absl::string_view name,
                                                             const Actor& actor) {
   const absl::MutexLock changing(&changing_);
-  return UntilFirst([&] {
-    changing_.AssertHeld();
-    return RollbackOnce(name, actor);
+  return UntilFirst([&]() -> absl::StatusOr<Switched> {
+    ASSIGN_OR_RETURN(Entry entry, Copy(name));
+    if (entry.promoted.size() < 2) {
+      return MakeError(Reason::kNoEarlierVersion,
+                       absl::StrCat("cost profile ", name,
+                                    ": nothing was promoted before what is promoted now"));
+    }
+    const int32_t before = entry.promoted.back();
+    entry.promoted.pop_back();
+    const int32_t now = entry.promoted.back();
+    RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", now), "").status());
+    return Commit(std::string(name), std::move(entry), before, PromotionKind::kRollback, actor);
   });
-}
-
-absl::StatusOr<CostCatalog::Switched> CostCatalog::RollbackOnce(absl::string_view name,
-                                                                const Actor& actor) {
-  ASSIGN_OR_RETURN(Entry entry, Copy(name));
-  if (entry.promoted.size() < 2) {
-    return MakeError(
-        Reason::kNoEarlierVersion,
-        absl::StrCat("cost profile ", name, ": nothing was promoted before what is promoted now"));
-  }
-  const int32_t before = entry.promoted.back();
-  entry.promoted.pop_back();
-  const int32_t now = entry.promoted.back();
-  RETURN_IF_ERROR(Resolve(absl::StrCat(name, "@", now), "").status());
-  return Commit(std::string(name), std::move(entry), before, PromotionKind::kRollback, actor);
 }
 
 }  // namespace bucketd

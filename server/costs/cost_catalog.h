@@ -132,10 +132,6 @@ class CostCatalog {
   absl::StatusOr<Added> AddOnce(CostProfile profile, ProfileOrigin origin, absl::string_view by,
                                 const Actor& actor, int32_t& written)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
-  absl::StatusOr<Switched> PromoteOnce(absl::string_view name, int32_t version, PromotionKind kind,
-                                       const Actor& actor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
-  absl::StatusOr<Switched> RollbackOnce(absl::string_view name, const Actor& actor)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changing_);
   absl::StatusOr<int32_t> MakeRoom(Entry& entry) const;
   absl::StatusOr<Entry> Copy(absl::string_view name) const;
   absl::StatusOr<Switched> Commit(const std::string& name, Entry entry, int32_t before,
