@@ -71,52 +71,37 @@ absl::string_view TakeMessage(absl::string_view payload, absl::string_view& rest
   return payload.substr(1, end - 1);
 }
 
-// %* in a pattern: ,"message":"..." and the fields.
-class JsonLine final : public spdlog::custom_flag_formatter {
+// %* in a pattern: the message and its fields, in JSON as members of an object.
+class Line final : public spdlog::custom_flag_formatter {
  public:
-  void format(const spdlog::details::log_msg& message, const std::tm&,
-              spdlog::memory_buf_t& out) override {
-    absl::string_view rest;
-    Append("\"message\":\"", out);
-    const absl::string_view payload(message.payload.data(), message.payload.size());
-    AppendEscaped(TakeMessage(payload, rest), true, out);
-    out.push_back('"');
-    while (!rest.empty()) {
-      const Field field = TakeField(rest);
-      Append(",\"", out);
-      Append(field.key, out);
-      Append(field.is_number ? "\":" : "\":\"", out);
-      AppendEscaped(field.value, true, out);
-      if (!field.is_number) out.push_back('"');
-    }
-  }
-  std::unique_ptr<custom_flag_formatter> clone() const override {
-    return std::make_unique<JsonLine>();
-  }
-};
+  explicit Line(bool json) : json_(json) {}
 
-class TextLine final : public spdlog::custom_flag_formatter {
- public:
   void format(const spdlog::details::log_msg& message, const std::tm&,
               spdlog::memory_buf_t& out) override {
     absl::string_view rest;
     const absl::string_view payload(message.payload.data(), message.payload.size());
-    AppendEscaped(TakeMessage(payload, rest), false, out);
+    if (json_) Append("\"message\":\"", out);
+    AppendEscaped(TakeMessage(payload, rest), json_, out);
+    if (json_) out.push_back('"');
     while (!rest.empty()) {
       const Field field = TakeField(rest);
-      out.push_back(' ');
+      const bool plain =
+          !field.value.empty() && field.value.find_first_of(" \"=") == field.value.npos;
+      const bool quotes = json_ ? !field.is_number : !plain;
+      Append(json_ ? ",\"" : " ", out);
       Append(field.key, out);
-      out.push_back('=');
-      const bool quotes =
-          field.value.empty() || field.value.find_first_of(" \"=") != field.value.npos;
+      Append(json_ ? "\":" : "=", out);
       if (quotes) out.push_back('"');
-      AppendEscaped(field.value, quotes, out);
+      AppendEscaped(field.value, json_ || quotes, out);
       if (quotes) out.push_back('"');
     }
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
-    return std::make_unique<TextLine>();
+    return std::make_unique<Line>(json_);
   }
+
+ private:
+  const bool json_;
 };
 
 // Without what would end a field.
@@ -203,12 +188,9 @@ absl::Status ConfigureLog(const std::string& program, const std::string& level, 
   }
   auto logger = std::make_shared<spdlog::logger>(program, std::make_shared<LimitedStderr>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc);
-  if (json) {
-    formatter->add_flag<JsonLine>('*').set_pattern(
-        R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","thread":%t,%*})");
-  } else {
-    formatter->add_flag<TextLine>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %L %*");
-  }
+  formatter->add_flag<Line>('*', json).set_pattern(
+      json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","thread":%t,%*})"
+           : "%Y-%m-%dT%H:%M:%S.%eZ %L %*");
   logger->set_formatter(std::move(formatter));
   logger->set_level(parsed);
   logger->flush_on(spdlog::level::info);
