@@ -153,11 +153,9 @@ absl::StatusOr<Leases::Found> Leases::Put(const LeaseName& name, ReadBehind* beh
 }
 
 absl::StatusOr<Leases::Found> Leases::Find(const LeaseName& name) {
-  absl::StatusOr<std::optional<std::string>> value =
-      store_.GetRecord(Shelf::kReplicas, KeyOf(name));
-  if (absl::IsDataLoss(value.status())) return Found{};
-  RETURN_IF_ERROR(value.status());
-  return Found{*std::move(value), false, absl::OkStatus()};
+  ASSIGN_OR_RETURN(std::optional<std::string> value,
+                   store_.FindRecord(Shelf::kReplicas, KeyOf(name)));
+  return Found{std::move(value), false, absl::OkStatus()};
 }
 
 // Nobody, or who holds it no more.

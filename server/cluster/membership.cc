@@ -34,9 +34,9 @@ Digest WeightOf(absl::string_view address, absl::string_view name) {
 }
 
 // What another version wrote is nobody's word.
-std::optional<v1::ReplicaRecord> ParseReplica(absl::string_view value) {
+std::optional<v1::ReplicaRecord> ParseReplica(const std::optional<std::string>& value) {
   v1::ReplicaRecord record;
-  if (!record.ParseFromArray(value.data(), static_cast<int>(value.size())) ||
+  if (!value.has_value() || !record.ParseFromString(*value) ||
       record.format_version() != kReplicaFormat) {
     return std::nullopt;
   }
@@ -59,13 +59,6 @@ absl::Status Membership::Beat() {
   return done;
 }
 
-absl::StatusOr<std::optional<std::string>> Membership::ReadOwn() {
-  absl::StatusOr<std::optional<std::string>> value =
-      store_.GetRecord(Shelf::kReplicas, KeyOf(self_.address));
-  if (absl::IsDataLoss(value.status())) return std::optional<std::string>();
-  return value;
-}
-
 absl::Status Membership::Renew() {
   if (left_) return absl::FailedPreconditionError("this replica has left");
   const SteadyTime began = now_();
@@ -82,8 +75,9 @@ absl::Status Membership::Renew() {
     is_first = session_ == 0;
   }
   // Whoever had this address before does not come back; later, a stranger's record ends this one.
+  const std::string key = KeyOf(self_.address);
   if (is_first) {
-    ASSIGN_OR_RETURN(written_, ReadOwn());
+    ASSIGN_OR_RETURN(written_, store_.FindRecord(Shelf::kReplicas, key));
   }
   const std::string value = record.SerializeAsString();
   // What a lost answer left behind is a record of this process, and no word of it.
@@ -91,10 +85,10 @@ absl::Status Membership::Renew() {
   absl::Status wrote;
   for (int attempt = 0; attempt < kBeatTries; ++attempt) {
     CrashPoint("beat: to be written");
-    wrote = store_.ReplaceRecord(Shelf::kReplicas, KeyOf(self_.address), written_, value);
+    wrote = store_.ReplaceRecord(Shelf::kReplicas, key, written_, value);
     if (!absl::IsAborted(wrote)) break;
-    ASSIGN_OR_RETURN(written_, ReadOwn());
-    const auto stands = written_.has_value() ? ParseReplica(*written_) : std::nullopt;
+    ASSIGN_OR_RETURN(written_, store_.FindRecord(Shelf::kReplicas, key));
+    const auto stands = ParseReplica(written_);
     if (!is_first && stands.has_value() && stands->incarnation() != self_.incarnation) {
       const absl::MutexLock lock(&mutex_);
       superseded_ = true;
@@ -167,19 +161,16 @@ absl::StatusOr<bool> Membership::IsGone(const ReplicaId& id) {
     }
   }
   // It may have come, gone or been ended since this one looked.
-  absl::StatusOr<std::optional<std::string>> value =
-      store_.GetRecord(Shelf::kReplicas, KeyOf(id.address));
-  if (absl::IsDataLoss(value.status())) return true;
-  RETURN_IF_ERROR(value.status());
-  if (!value->has_value()) return true;
-  const auto said = ParseReplica(**value);
+  ASSIGN_OR_RETURN(const std::optional<std::string> value,
+                   store_.FindRecord(Shelf::kReplicas, KeyOf(id.address)));
+  const auto said = ParseReplica(value);
   return !said.has_value() || said->incarnation() != id.incarnation;
 }
 
 void Membership::Leave() {
   const absl::MutexLock beating(&beating_);
   left_ = true;
-  const auto said = written_.has_value() ? ParseReplica(*written_) : std::nullopt;
+  const auto said = ParseReplica(written_);
   // Nothing, or the record of another server with this address.
   if (!said.has_value() || said->incarnation() != self_.incarnation) return;
   CrashPoint("leave: to be written");

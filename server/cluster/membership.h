@@ -105,8 +105,6 @@ class Membership {
 
   absl::Status Renew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(beating_);
   absl::Status Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(beating_);
-  // What stands where the record was expected as it was written.
-  absl::StatusOr<std::optional<std::string>> ReadOwn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(beating_);
   void See(const Record& record, SteadyTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsDead(const Seen& seen, SteadyTime now) const { return now - seen.since > dead_after_; }
   std::pair<std::optional<ReplicaId>, Digest> HighestOther(absl::string_view name) const

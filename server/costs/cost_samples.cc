@@ -104,14 +104,12 @@ void CostSamples::CatchUp() {
 absl::StatusOr<std::optional<std::string>> CostSamples::CatchUp(const std::string& profile,
                                                                 const LinkClass& of) {
   const std::string key = KeyOf(profile, of);
-  absl::StatusOr<std::optional<std::string>> stored = store_.GetRecord(Shelf::kCostSamples, key);
-  if (absl::IsDataLoss(stored.status())) stored = std::optional<std::string>();
-  RETURN_IF_ERROR(stored.status());
-  if (!stored->has_value()) return stored;  // new, or damaged: then what is held is written anew
+  ASSIGN_OR_RETURN(std::optional<std::string> stored, store_.FindRecord(Shelf::kCostSamples, key));
+  if (!stored.has_value()) return stored;  // new, or damaged: then what is held is written anew
   const auto known = read_.find(key);
-  if (known != read_.end() && known->second == Sha256(**stored)) return stored;
+  if (known != read_.end() && known->second == Sha256(*stored)) return stored;
   Forget(profile, of);
-  Read({key, **stored});
+  Read({key, *stored});
   return stored;
 }
 

@@ -19,6 +19,12 @@ absl::Status Store::PutPlanAndErase(absl::string_view key, absl::string_view ten
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<std::string>> Store::FindRecord(Shelf shelf, absl::string_view key) {
+  absl::StatusOr<std::optional<std::string>> value = GetRecord(shelf, key);
+  if (absl::IsDataLoss(value.status())) return std::nullopt;
+  return value;
+}
+
 absl::StatusOr<Standing> Store::PutIfAbsent(Shelf shelf, absl::string_view key,
                                             absl::string_view value, ReadBehind* behind) {
   Standing stands{std::string(value), true};

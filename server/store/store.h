@@ -170,6 +170,8 @@ class Store {
 
   virtual absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf,
                                                                absl::string_view key) = 0;
+  // The same for whom a damaged one is none, as it is for ReplaceRecord.
+  absl::StatusOr<std::optional<std::string>> FindRecord(Shelf shelf, absl::string_view key);
   using Values = std::vector<absl::StatusOr<std::optional<std::string>>>;
   // Each as GetRecord answers for it, in one go; they may have changed between each other.
   virtual Values GetRecords(absl::Span<const RecordName> names) {
