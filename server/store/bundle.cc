@@ -58,7 +58,7 @@ BundleWriter::~BundleWriter() {
 void BundleWriter::Add(const BundleEntry& entry) {
   std::string bytes, time;
   if (entry.kind == BundleKind::kHold) {
-    AppendInt(static_cast<uint64_t>(entry.expires.time_since_epoch().count()), kTimeBytes, time);
+    AppendInt(static_cast<uint64_t>(MsOf(entry.expires)), kTimeBytes, time);
   }
   AppendInt(static_cast<uint64_t>(entry.kind), 1, bytes);
   AppendInt(static_cast<uint64_t>(entry.shelf), 1, bytes);
@@ -157,7 +157,7 @@ absl::StatusOr<bool> BundleReader::Next(BundleEntry& entry) {
   entry.key = bytes.substr(tenant_end, static_cast<size_t>(key));
   entry.value = bytes.substr(tenant_end + static_cast<size_t>(key));
   if (entry.kind == BundleKind::kHold) {
-    entry.expires = WallTime(std::chrono::milliseconds(TakeInt(entry.value.substr(0, kTimeBytes))));
+    entry.expires = WallAt(TakeInt(entry.value.substr(0, kTimeBytes)));
     entry.value.erase(0, kTimeBytes);
   }
   ++entries_;

@@ -384,7 +384,7 @@ absl::Status SqliteStore::PutHold(SqliteDb& db, absl::string_view key, absl::str
   RETURN_IF_ERROR(db.Run(
       "INSERT INTO holds(plan, holder, expires) SELECT hash, ?2, ?3 FROM plans WHERE hash = ?1 "
       "ON CONFLICT(plan, holder) DO UPDATE SET expires = ?3",
-      absl::string_view(hash), SqlText{holder}, expires.time_since_epoch().count()));
+      absl::string_view(hash), SqlText{holder}, MsOf(expires)));
   if (db.changes() > 0) return absl::OkStatus();
   return absl::NotFoundError("there is no such plan in the store");
 }

@@ -128,7 +128,7 @@ class SqliteStore final : public Store {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   bool TakeLost(int64_t shelf, absl::string_view index_key, bool keep);
   WallTime Now() const { return options_.clock(); }
-  int64_t NowMillis() const { return Now().time_since_epoch().count(); }
+  int64_t NowMillis() const { return MsOf(Now()); }
 
   // DATA_LOSS: the value is damaged; UNAVAILABLE: the index is, or anything else is wrong.
   absl::StatusOr<std::optional<Row>> ReadRow(const Sql& sql, int64_t shelf,

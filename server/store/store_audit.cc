@@ -39,7 +39,7 @@ AuditEntry EntryIn(const Statement& row) {
   const auto text = [&](int column) { return std::string(row.Bytes(column)); };
   return {.id = row.Int(1),
           .number = row.Int(0),
-          .when = WallTime(std::chrono::milliseconds(row.Int(2))),
+          .when = WallAt(row.Int(2)),
           .line = {.by = {text(3), text(4), text(5)},
                    .tenant = text(6),
                    .what = text(7),
@@ -58,7 +58,7 @@ absl::Status SqliteStore::AddAuditTable() {
 
 absl::Status SqliteStore::AddLine(SqliteDb& db, const AuditEntry& entry) {
   const AuditLine& line = entry.line;
-  return db.Run(kInsert, entry.id, entry.when.time_since_epoch().count(), AuditText(line.by.who),
+  return db.Run(kInsert, entry.id, MsOf(entry.when), AuditText(line.by.who),
                 AuditText(line.by.peer), AuditText(line.by.tenant), AuditText(line.tenant),
                 AuditText(line.what), AuditText(line.subject), AuditText(line.before),
                 AuditText(line.after));
@@ -102,8 +102,7 @@ absl::StatusOr<std::vector<AuditEntry>> SqliteStore::ListAudit(const AuditSelect
     if (!*found) return std::vector<AuditEntry>();  // an earlier version's, opened for reading
   }
   const std::string tenant = selection.tenant.value_or("");
-  const int64_t since =
-      selection.since.has_value() ? selection.since->time_since_epoch().count() : 0;
+  const int64_t since = selection.since.has_value() ? MsOf(*selection.since) : 0;
   Statement rows = reader_->Query(kList, selection.before_number.value_or(INT64_MAX), since,
                                   int64_t{selection.tenant.has_value()}, absl::string_view(tenant),
                                   absl::string_view(selection.who),

@@ -30,8 +30,6 @@ bool SkipStretch(std::string& key) {
   return false;
 }
 
-WallTime Wall(int64_t millis) { return WallTime(std::chrono::milliseconds(millis)); }
-
 constexpr char kSelect[] =
     "SELECT hash, value, tenant, bytes, created, used, EXISTS(SELECT 1 FROM holds WHERE plan = "
     "hash "
@@ -49,9 +47,8 @@ absl::StatusOr<std::vector<SqliteStore::Selected>> SqliteStore::Select(
     const PlanSelection& selection, int64_t limit, bool held_too) {
   const std::string hash =
       selection.key.has_value() ? std::string(AsBytes(Sha256(*selection.key))) : std::string();
-  const int64_t before = selection.not_used_since.has_value()
-                             ? selection.not_used_since->time_since_epoch().count()
-                             : INT64_MAX;
+  const int64_t before =
+      selection.not_used_since.has_value() ? MsOf(*selection.not_used_since) : INT64_MAX;
   const absl::MutexLock lock(&reader_->mutex());
   const SqlOptional tenant{selection.tenant}, graph{selection.graph_digest};
   const int64_t held = held_too ? 1 : 0;
@@ -68,8 +65,8 @@ absl::StatusOr<std::vector<SqliteStore::Selected>> SqliteStore::Select(
     s.victim = {std::string(rows.Bytes(0)), {rows.Int(1), rows.Int(3)}, true};
     s.plan.tenant = std::string(rows.Bytes(2));
     s.plan.bytes = rows.Int(3);
-    s.plan.created = Wall(rows.Int(4));
-    s.plan.used = Wall(rows.Int(5));
+    s.plan.created = WallAt(rows.Int(4));
+    s.plan.used = WallAt(rows.Int(5));
     s.plan.held = rows.Int(6) != 0;
   }
 }
@@ -120,7 +117,7 @@ absl::StatusOr<StoreStats> SqliteStore::Stats() {
     stats.plan_bytes = row.Int(1);
     stats.held_plans = row.Int(2);
     stats.records = row.Int(3);
-    if (!row.IsNull(4)) stats.oldest_use = Wall(row.Int(4));
+    if (!row.IsNull(4)) stats.oldest_use = WallAt(row.Int(4));
   }
   if (!options_.directory.empty()) {
     const StorePaths paths(options_.directory);
@@ -193,7 +190,7 @@ absl::StatusOr<std::vector<PlanHold>> SqliteStore::HoldsOf(absl::string_view has
     if (absl::IsDataLoss(row.status())) return holds;
     RETURN_IF_ERROR(row.status());
     if (!*row) return holds;
-    holds.push_back({std::string(rows.Bytes(0)), Wall(rows.Int(1))});
+    holds.push_back({std::string(rows.Bytes(0)), WallAt(rows.Int(1))});
   }
 }
 

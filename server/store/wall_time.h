@@ -11,6 +11,8 @@ using WallTime = std::chrono::time_point<std::chrono::system_clock, std::chrono:
 inline WallTime WallNow() {
   return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
 }
-inline int64_t WallNowMs() { return WallNow().time_since_epoch().count(); }
+inline WallTime WallAt(int64_t ms) { return WallTime(std::chrono::milliseconds(ms)); }
+inline int64_t MsOf(WallTime time) { return time.time_since_epoch().count(); }
+inline int64_t WallNowMs() { return MsOf(WallNow()); }
 
 }  // namespace bucketd

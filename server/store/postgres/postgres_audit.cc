@@ -64,9 +64,7 @@ absl::StatusOr<std::vector<AuditEntry>> PostgresStore::ListAudit(const AuditSele
                                                                  int32_t limit) {
   if (!has_audit_) return std::vector<AuditEntry>();
   const std::optional<int64_t> since =
-      selection.since.has_value()
-          ? std::optional<int64_t>(selection.since->time_since_epoch().count())
-          : std::nullopt;
+      selection.since.has_value() ? std::optional<int64_t>(MsOf(*selection.since)) : std::nullopt;
   ASSIGN_OR_RETURN(
       const std::vector<PgResult> found,
       Query(PgStatement("SELECT number, id, at, who, peer, actor_tenant, tenant, what, subject, "
@@ -85,7 +83,7 @@ absl::StatusOr<std::vector<AuditEntry>> PostgresStore::ListAudit(const AuditSele
     const auto text = [&](int column) { return std::string(found[0].Bytes(row, column)); };
     entries.push_back({.id = found[0].Int(row, 1),
                        .number = found[0].Int(row, 0),
-                       .when = WallTime(std::chrono::milliseconds(found[0].Int(row, 2))),
+                       .when = WallAt(found[0].Int(row, 2)),
                        .line = {.by = {text(3), text(4), text(5)},
                                 .tenant = text(6),
                                 .what = text(7),
@@ -101,8 +99,7 @@ absl::StatusOr<int64_t> PostgresStore::AddAudit(absl::Span<const AuditEntry> ent
   for (size_t begin = 0; begin < entries.size(); begin += kLinesATrip) {
     std::vector<PgStatement> statements;
     for (const AuditEntry& entry : entries.subspan(begin, kLinesATrip)) {
-      statements.push_back(WithLine(PgStatement(InsertLineSql(1, "")), entry,
-                                    entry.when.time_since_epoch().count()));
+      statements.push_back(WithLine(PgStatement(InsertLineSql(1, "")), entry, MsOf(entry.when)));
     }
     ASSIGN_OR_RETURN(const std::vector<PgResult> results, Write(statements));
     for (const PgResult& result : results) added += result.affected();

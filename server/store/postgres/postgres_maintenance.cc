@@ -16,8 +16,6 @@ namespace {
 constexpr size_t kMaxUses = 1 << 16;  // noted between two flushes; more are forgotten
 constexpr size_t kUsesATrip = 500;
 
-WallTime Wall(int64_t millis) { return WallTime(std::chrono::milliseconds(millis)); }
-
 std::optional<std::string> HashIfAny(const std::optional<std::string>& key) {
   if (!key.has_value()) return std::nullopt;
   return std::string(AsBytes(Sha256(*key)));
@@ -30,9 +28,8 @@ constexpr char kSelected[] =
 
 PgStatement WithSelection(std::string sql, const PlanSelection& selection) {
   const std::optional<int64_t> before =
-      selection.not_used_since.has_value()
-          ? std::optional<int64_t>(selection.not_used_since->time_since_epoch().count())
-          : std::nullopt;
+      selection.not_used_since.has_value() ? std::optional<int64_t>(MsOf(*selection.not_used_since))
+                                           : std::nullopt;
   return PgStatement(std::move(sql))
       .Bytes(HashIfAny(selection.key))
       .Bytes(selection.tenant)
@@ -59,8 +56,8 @@ absl::StatusOr<std::vector<StoredPlan>> PostgresStore::ListPlans(const PlanSelec
     plan.key = std::string(found[0].Bytes(row, 0));
     plan.tenant = std::string(found[0].Bytes(row, 1));
     plan.bytes = found[0].Int(row, 2);
-    plan.created = Wall(found[0].Int(row, 3));
-    plan.used = Wall(found[0].Int(row, 4));
+    plan.created = WallAt(found[0].Int(row, 3));
+    plan.used = WallAt(found[0].Int(row, 4));
     plan.held = found[0].Int(row, 5) != 0;
   }
   return plans;
@@ -113,7 +110,7 @@ absl::StatusOr<StoreStats> PostgresStore::Stats() {
   stats.plan_bytes = row.Int(0, 1);
   stats.held_plans = row.Int(0, 2);
   stats.records = row.Int(0, 3);
-  if (!row.IsNull(0, 4)) stats.oldest_use = Wall(row.Int(0, 4));
+  if (!row.IsNull(0, 4)) stats.oldest_use = WallAt(row.Int(0, 4));
   return stats;
 }
 

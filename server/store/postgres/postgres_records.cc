@@ -80,7 +80,7 @@ void AddHold(const PlanHeld& hold, std::vector<PgStatement>& statements) {
                   "expires = excluded.expires")
           .Bytes(hash)
           .Bytes(hold.holder)
-          .Int(hold.expires.time_since_epoch().count()));
+          .Int(MsOf(hold.expires)));
   statements.push_back(
       PgStatement("UPDATE bucketd_plan SET held_until = (SELECT MAX(expires) FROM bucketd_hold "
                   "WHERE plan = $1) WHERE hash = $1 AND EXISTS (SELECT 1 FROM bucketd_hold WHERE "
@@ -254,7 +254,7 @@ absl::Status PostgresStore::WriteTogether(const Changes& changes) {
     there = PgStatement("")
                 .Bytes(HashOf(changes.hold->key))
                 .Bytes(changes.hold->holder)
-                .Int(changes.hold->expires.time_since_epoch().count());
+                .Int(MsOf(changes.hold->expires));
   }
   for (const RecordChange* change : InOrder(changes)) {
     statements.push_back(Audited(Change(change->record, change->before, change->after, id),

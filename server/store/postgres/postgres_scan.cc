@@ -41,8 +41,7 @@ absl::StatusOr<std::optional<ScannedValue>> PostgresStore::ScanPlan(const std::s
   value.bytes = rows.Int(0, 4);
   for (int row = 0; row < rows.rows(); ++row) absl::StrAppend(&value.value, rows.Bytes(row, 5));
   for (int row = 0; row < found[1].rows(); ++row) {
-    value.holds.push_back({std::string(found[1].Bytes(row, 0)),
-                           WallTime(std::chrono::milliseconds(found[1].Int(row, 1)))});
+    value.holds.push_back({std::string(found[1].Bytes(row, 0)), WallAt(found[1].Int(row, 1))});
   }
   const Digest own = Sha256(value.key);
   if (AsBytes(own) != hash) {

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<PostgresStore>> PostgresStore::Open(PostgresStore
 
 std::optional<int64_t> PostgresStore::Now() const {
   if (!options_.clock) return std::nullopt;
-  return options_.clock().time_since_epoch().count();
+  return MsOf(options_.clock());
 }
 
 absl::StatusOr<std::vector<PgResult>> PostgresStore::Write(
