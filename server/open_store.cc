@@ -19,14 +19,19 @@ constexpr std::chrono::seconds kMaintenance{60};
 // Twice what the log holds when it is merged: all of that may have to go into the file first.
 constexpr int64_t kReserveBytes = int64_t{8} << 20;
 
-absl::Status OpenPostgres(const ServerOptions& options, OpenedStore& opened) {
-  PostgresStoreOptions store;
-  store.url = options.store_dir;
+StoreOptions OptionsOf(const ServerOptions& options, const OpenedStore& opened) {
+  StoreOptions store;
   store.max_bytes = options.store_bytes;
   store.max_age = options.store_max_age;
   store.audit = {options.audit_lines, options.audit_age};
   store.maintenance = kMaintenance;
   store.observer = opened.metrics.get();
+  return store;
+}
+
+absl::Status OpenPostgres(const ServerOptions& options, OpenedStore& opened) {
+  PostgresStoreOptions store{OptionsOf(options, opened)};
+  store.url = options.store_dir;
   ASSIGN_OR_RETURN(std::unique_ptr<PostgresStore> made, PostgresStore::Open(std::move(store)));
   opened.place = made->place();
   opened.store = std::move(made);
@@ -35,14 +40,10 @@ absl::Status OpenPostgres(const ServerOptions& options, OpenedStore& opened) {
 
 absl::Status OpenSqlite(const ServerOptions& options, OpenedStore& opened) {
   const bool in_memory = options.store_dir.empty();
-  SqliteStoreOptions store;
+  SqliteStoreOptions store{OptionsOf(options, opened)};
   store.directory = options.store_dir;
-  store.max_bytes = in_memory ? std::min(options.store_bytes, kMemoryBytes) : options.store_bytes;
-  store.max_age = options.store_max_age;
-  store.audit = {options.audit_lines, options.audit_age};
-  store.maintenance = kMaintenance;
+  if (in_memory) store.max_bytes = std::min(store.max_bytes, kMemoryBytes);
   store.reserve_bytes = kReserveBytes;
-  store.observer = opened.metrics.get();
   ASSIGN_OR_RETURN(opened.store, SqliteStore::Open(std::move(store)));
   opened.place = options.store_dir;
   return absl::OkStatus();

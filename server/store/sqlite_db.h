@@ -3,6 +3,7 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -102,5 +103,12 @@ class SqliteDb {
 };
 
 absl::Status SqliteError(sqlite3* db, int rc);
+
+// Of a value, of a line of the audit log: never given twice.
+inline int64_t RandomId() {
+  int64_t id = 0;
+  sqlite3_randomness(sizeof(id), &id);
+  return std::max<int64_t>(1, id & INT64_MAX);
+}
 
 }  // namespace bucketd

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
-#include "server/store/sqlite_sql.h"
 #include "server/store/store_file.h"
 #include "server/store/stored_value.h"
 
@@ -46,11 +45,9 @@ constexpr int kMoreAttempts = 3;
 // Another process's write takes a few milliseconds.
 constexpr std::chrono::milliseconds kBusyAgain{20};
 
-std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
-
 }  // namespace
 
-absl::Status IndexError(const absl::Status& status) {
+absl::Status SqliteStore::IndexError(const absl::Status& status) {
   if (!absl::IsDataLoss(status)) return status;
   return absl::UnavailableError(absl::StrCat(
       "the index is damaged, `bucketctl store verify` says where: ", status.message()));
@@ -147,24 +144,14 @@ absl::StatusOr<std::optional<SqliteStore::Row>> SqliteStore::GetRow(const Sql& s
   if (row.ok() && row->has_value() && (*row)->key != key) {
     row = absl::DataLossError("the value belongs to another key");
   }
-  StoreRead result = StoreRead::kError;
-  if (row.ok()) {
-    result = row->has_value() ? StoreRead::kHit : StoreRead::kMiss;
-  } else if (absl::IsDataLoss(row.status())) {
-    result = StoreRead::kDamaged;
-  }
-  if (options_.observer != nullptr) {
-    options_.observer->Read(
-        shelf == 0 ? StoreValue::kPlan : StoreValue::kRecord, result,
-        row.ok() ? "" : absl::StrCat("a value cannot be read: ", row.status().message()));
-  }
-  if (result != StoreRead::kDamaged || shelf == static_cast<int64_t>(Shelf::kSettings)) return row;
-  if (!options_.read_only) {
-    const absl::Status gone = ForgetDamaged(sql, shelf, index_key, key);
-    if (!gone.ok() && options_.observer != nullptr) {
-      options_.observer->Problem(
-          false, absl::StrCat("a damaged value cannot be taken away: ", gone.message()));
-    }
+  TellRead(*options_.observer, shelf == 0 ? StoreValue::kPlan : StoreValue::kRecord, row.status(),
+           row.ok() && row->has_value());
+  const bool stays = options_.read_only || shelf == static_cast<int64_t>(Shelf::kSettings);
+  if (!absl::IsDataLoss(row.status()) || stays) return row;
+  const absl::Status gone = ForgetDamaged(sql, shelf, index_key, key);
+  if (!gone.ok()) {
+    options_.observer->Problem(
+        false, absl::StrCat("a damaged value cannot be taken away: ", gone.message()));
   }
   return row;
 }
@@ -197,6 +184,12 @@ absl::StatusOr<std::optional<SqliteStore::Location>> SqliteStore::Locate(
   ASSIGN_OR_RETURN(const bool row, found.Step());
   if (!row) return std::nullopt;
   return Location{found.Int(0), found.Int(1)};
+}
+
+absl::StatusOr<std::optional<SqliteStore::Location>> SqliteStore::Locate(
+    const Sql& sql, int64_t shelf, absl::string_view index_key) {
+  const absl::MutexLock lock(&reader_->mutex());
+  return Locate(*reader_, sql, shelf, index_key);
 }
 
 bool SqliteStore::IsReadable(const Sql& sql, int64_t value) {
@@ -277,16 +270,7 @@ absl::StatusOr<int64_t> SqliteStore::CommitInReserve(Change change) {
 absl::Status SqliteStore::Write(absl::Span<const About> about, Room room, Change change) {
   const absl::StatusOr<int64_t> commit =
       room == Room::kReserve ? CommitInReserve(change) : Commit(change);
-  StoreWrite result = StoreWrite::kOk;
-  const bool refused = absl::IsNotFound(commit.status()) || absl::IsAborted(commit.status());
-  if (!commit.ok() && !refused) {
-    result = absl::IsResourceExhausted(commit.status()) ? StoreWrite::kNoSpace : StoreWrite::kError;
-  }
-  if (options_.observer != nullptr) {
-    const bool ok = result == StoreWrite::kOk;
-    options_.observer->Wrote(result,
-                             ok ? "" : absl::StrCat("cannot write: ", commit.status().message()));
-  }
+  TellWrote(*options_.observer, commit.status());
   RETURN_IF_ERROR(commit.status());
   wrote_ = true;
   for (const auto& [what, key] : about) {
@@ -308,15 +292,12 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
   const std::string hash = HashOf(key);
   const auto bytes = static_cast<int64_t>(key.size() + plan.size());
   const absl::MutexLock lock(&write_mutex_);
-  absl::StatusOr<std::optional<Location>> old = std::nullopt;
-  {
-    const absl::MutexLock reading(&reader_->mutex());
-    old = Locate(*reader_, kPlanSql, 0, hash);
-  }
-  if (!old.ok()) return Write({{0, hash}}, Room::kDisk, [&](SqliteDb&) { return old.status(); });
-  absl::StatusOr<std::vector<Victim>> victims = MakeRoom(bytes, *old, hash);
-  if (!victims.ok())
+  const absl::StatusOr<std::optional<Location>> old = Locate(kPlanSql, 0, hash);
+  using Victims = absl::StatusOr<std::vector<Victim>>;
+  const Victims victims = old.ok() ? MakeRoom(bytes, *old, hash) : Victims(old.status());
+  if (!victims.ok()) {
     return Write({{0, hash}}, Room::kDisk, [&](SqliteDb&) { return victims.status(); });
+  }
   const bool old_readable = old->has_value() && IsReadable(kPlanSql, (*old)->value);
   const int64_t now = NowMillis();
   const Digest checksum = ValueChecksum(key, plan);
@@ -349,9 +330,7 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
                   bytes - (before.has_value() ? before->bytes : 0));
   });
   RETURN_IF_ERROR(written);
-  if (evicted > 0 && options_.observer != nullptr) {
-    options_.observer->Evicted(evicted, evicted_bytes);
-  }
+  if (evicted > 0) options_.observer->Evicted(evicted, evicted_bytes);
   return absl::OkStatus();
 }
 
@@ -391,13 +370,10 @@ absl::Status SqliteStore::PutHold(SqliteDb& db, absl::string_view key, absl::str
 
 absl::Status SqliteStore::ReleaseHolds(absl::string_view holder) {
   const absl::MutexLock lock(&write_mutex_);
-  return Write({}, Room::kReserve, [&](SqliteDb& db) {
-    db.mutex().AssertHeld();
-    return db.Run(
-        "DELETE FROM holds WHERE holder = ?1 AND (SELECT substr(key, 1, length(?3)) FROM records "
-        "WHERE shelf = ?2 AND key >= ?3 ORDER BY key LIMIT 1) IS NOT ?3",
-        SqlText{holder}, static_cast<int64_t>(Shelf::kPins), holder);
-  });
+  return WriteOne(
+      "DELETE FROM holds WHERE holder = ?1 AND (SELECT substr(key, 1, length(?3)) FROM records "
+      "WHERE shelf = ?2 AND key >= ?3 ORDER BY key LIMIT 1) IS NOT ?3",
+      SqlText{holder}, static_cast<int64_t>(Shelf::kPins), holder);
 }
 
 absl::StatusOr<std::vector<Record>> SqliteStore::ListRecords(Shelf shelf, absl::string_view prefix,

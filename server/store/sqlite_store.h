@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
+#include "passes/base/status_macros.h"
 #include "server/store/acknowledged.h"
 #include "server/store/audit_trim.h"
 #include "server/store/reserve.h"
@@ -33,23 +34,13 @@
 
 namespace bucketd {
 
-struct SqliteStoreOptions {
-  std::string directory;  // made if absent; "": in memory, gone with the store
-  // Of plans and their keys; the file is somewhat larger. Beyond: what was used longest ago goes.
-  int64_t max_bytes = int64_t{4} << 30;
-  // Of plans since their last use; 0: any age.
-  std::chrono::milliseconds max_age{std::chrono::hours(24 * 30)};
-  AuditRetention audit = {};  // kept by Maintain()
-  bool read_only = false;
+struct SqliteStoreOptions : StoreOptions {
+  std::string directory = {};  // made if absent; "": in memory, gone with the store
   // How long a write waits for another process's.
   std::chrono::milliseconds busy_timeout{1000};
-  // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
-  std::chrono::milliseconds maintenance{0};
   int64_t max_pages = 0;      // of the file, a hard bound; 0: none
   int64_t reserve_bytes = 0;  // reserve.h; 0: on a full disk nothing can be taken away
   int32_t page_size = 4096;   // of a store that is made; small ones make small test files
-  std::function<WallTime()> clock = {};  // the system's if empty
-  StoreObserver* observer = nullptr;     // outlives the store
 };
 
 class SqliteStore final : public Store {
@@ -104,7 +95,16 @@ class SqliteStore final : public Store {
   int64_t lost_commits() const { return lost_commits_; }
 
  private:
-  struct Sql;  // sqlite_sql.h: plans and records differ in their tables alone
+  // Plans and records differ in their tables alone. Parameters: ?1 the shelf (0 for plans), ?2 the
+  // key of the index (for plans the digest of the key).
+  struct Sql {
+    const char* read;        // checksum, key, value, used; of records 0 for used
+    const char* locate;      // value, bytes
+    const char* read_value;  // ?1 value: all of it
+    const char* put_value;   // ?1 value, ?2 key, ?3 bytes
+    const char* drop_value;  // ?1 value
+    const char* list;  // ?1 shelf, ?2 first key, ?3 limit: key of the index, tenant, graph, bytes
+  };
   static const Sql kPlanSql, kRecordSql;
   struct Row {
     std::string key, value;
@@ -130,6 +130,8 @@ class SqliteStore final : public Store {
   WallTime Now() const { return options_.clock(); }
   int64_t NowMillis() const { return MsOf(Now()); }
 
+  // What a reader of the index is told: damage there is no damaged value.
+  static absl::Status IndexError(const absl::Status& status);
   // DATA_LOSS: the value is damaged; UNAVAILABLE: the index is, or anything else is wrong.
   absl::StatusOr<std::optional<Row>> ReadRow(const Sql& sql, int64_t shelf,
                                              absl::string_view index_key);
@@ -141,6 +143,8 @@ class SqliteStore final : public Store {
   static absl::StatusOr<std::optional<Location>> Locate(SqliteDb& db, const Sql& sql, int64_t shelf,
                                                         absl::string_view index_key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db.mutex());
+  absl::StatusOr<std::optional<Location>> Locate(const Sql& sql, int64_t shelf,
+                                                 absl::string_view index_key);
   // Reads it whole: to delete a value, SQLite must be able to.
   bool IsReadable(const Sql& sql, int64_t value);
   struct Selected {
@@ -165,6 +169,15 @@ class SqliteStore final : public Store {
   enum class Room { kDisk, kReserve };
   absl::Status Write(absl::Span<const About> about, Room room, Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  // Of one statement, which makes room.
+  template <typename... Args>
+  absl::Status WriteOne(const char* sql, const Args&... args)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    return Write({}, Room::kReserve, [&](SqliteDb& db) {
+      db.mutex().AssertHeld();
+      return db.Run(sql, args...);
+    });
+  }
   absl::StatusOr<int64_t> CommitInReserve(Change change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   // `change` may be made again from the start.
@@ -232,7 +245,14 @@ class SqliteStore final : public Store {
   bool WaitForWork(std::chrono::steady_clock::time_point next);
   void MaintainForEver();
   static int LogGrew(void* store, sqlite3* db, const char* name, int pages);
-  absl::StatusOr<int64_t> Number(const char* sql);
+  // The one number of the one row.
+  template <typename... Args>
+  absl::StatusOr<int64_t> Number(const char* sql, const Args&... args) {
+    const absl::MutexLock lock(&reader_->mutex());
+    Statement row = reader_->Query(sql, args...);
+    RETURN_IF_ERROR(row.Step().status());
+    return row.Int(0);
+  }
 
   SqliteStoreOptions options_;
   // A reader waits neither for a writer's fsync nor for a checkpoint. In memory there is one

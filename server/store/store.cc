@@ -1,9 +1,10 @@
-// What an engine that is asked from this process's own memory or disk need not do in one go.
+// What engines have in common, or need not do in one go.
 #include "server/store/store.h"
 
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
+#include "server/store/store_observer.h"
 
 namespace bucketd {
 
@@ -54,6 +55,24 @@ absl::Status Store::ForEachRecord(Shelf shelf, absl::string_view prefix, int32_t
 void Store::Fill(ReadBehind& behind) {
   if (!behind.plan_key.empty()) behind.plan = GetPlan(behind.plan_key);
   if (!behind.names.empty()) behind.values = GetRecords(behind.names);
+}
+
+void TellRead(StoreObserver& observer, StoreValue value, const absl::Status& status, bool found) {
+  if (status.ok()) {
+    observer.Read(value, found ? StoreRead::kHit : StoreRead::kMiss, "");
+  } else {
+    observer.Read(value, absl::IsDataLoss(status) ? StoreRead::kDamaged : StoreRead::kError,
+                  absl::StrCat("a value cannot be read: ", status.message()));
+  }
+}
+
+void TellWrote(StoreObserver& observer, const absl::Status& status) {
+  if (status.ok() || absl::IsAborted(status) || absl::IsNotFound(status)) {
+    observer.Wrote(StoreWrite::kOk, "");
+  } else {
+    observer.Wrote(absl::IsResourceExhausted(status) ? StoreWrite::kNoSpace : StoreWrite::kError,
+                   absl::StrCat("cannot write: ", status.message()));
+  }
 }
 
 }  // namespace bucketd

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
-#include "server/store/sqlite_sql.h"
+#include "server/store/sqlite_store.h"
 
 namespace bucketd {
 namespace {
@@ -80,7 +80,7 @@ absl::Status SqliteStore::WriteAudited(absl::Span<const About> about, Room room,
     }
     return absl::OkStatus();
   });
-  if (!written.ok() || damage.ok() || options_.observer == nullptr) return written;
+  if (!written.ok() || damage.ok()) return written;
   for (const AuditLine* line : lines) {
     options_.observer->Problem(
         true, absl::StrCat("the audit log is damaged, so that this has no line in it: ", line->what,
@@ -137,16 +137,11 @@ absl::Status SqliteStore::TrimAudit() {
     RETURN_IF_ERROR(EraseAuditBefore(NowMillis() - options_.audit.age.count()));
   }
   // Two looks at the key: numbers have gaps, but lines without numbers there are none.
-  bool many = false;
-  {
-    const absl::MutexLock lock(&reader_->mutex());
-    Statement beyond = reader_->Query(
-        "SELECT (SELECT MAX(number) FROM audit) - (SELECT MIN(number) FROM audit) >= ?1",
-        options_.audit.lines);
-    RETURN_IF_ERROR(beyond.Step().status());
-    many = beyond.Int(0) != 0;
-  }
-  if (!many) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      const int64_t many,
+      Number("SELECT (SELECT MAX(number) FROM audit) - (SELECT MIN(number) FROM audit) >= ?1",
+             options_.audit.lines));
+  if (many == 0) return absl::OkStatus();
   return TrimAuditTable(
       {.count = [this] { return CountAudit(); },
        .list = [this](int64_t before, int32_t limit) { return AuditLinesBefore(before, limit); },
@@ -157,17 +152,10 @@ absl::Status SqliteStore::TrimAudit() {
 // By pages, so that whoever reads a plan waits for one of them at most.
 absl::Status SqliteStore::EraseAuditBefore(int64_t oldest) {
   while (true) {
-    {
-      const absl::MutexLock lock(&reader_->mutex());
-      Statement found = reader_->Query(kAnyOld, oldest, int64_t{kAuditPage});
-      RETURN_IF_ERROR(found.Step().status());
-      if (found.Int(0) == 0) return absl::OkStatus();
-    }
+    ASSIGN_OR_RETURN(const int64_t old, Number(kAnyOld, oldest, int64_t{kAuditPage}));
+    if (old == 0) return absl::OkStatus();
     const absl::MutexLock lock(&write_mutex_);
-    RETURN_IF_ERROR(Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
-      db.mutex().AssertHeld();
-      return db.Run(kEraseOld, oldest, int64_t{kAuditPage});
-    }));
+    RETURN_IF_ERROR(WriteOne(kEraseOld, oldest, int64_t{kAuditPage}));
   }
 }
 

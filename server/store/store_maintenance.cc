@@ -6,9 +6,9 @@
 #include "absl/time/time.h"
 
 #include "passes/base/status_macros.h"
-#include "server/store/sqlite_sql.h"
 #include "server/store/sqlite_store.h"
 #include "server/store/store_file.h"
+#include "server/store/stored_value.h"
 
 namespace bucketd {
 namespace {
@@ -19,13 +19,6 @@ constexpr size_t kMaxUses = 1 << 16;  // noted between two flushes; more are for
 constexpr int kLongLogPages = 1000;   // then it is merged before its time
 
 }  // namespace
-
-absl::StatusOr<int64_t> SqliteStore::Number(const char* sql) {
-  const absl::MutexLock lock(&reader_->mutex());
-  Statement row = reader_->Query(sql);
-  RETURN_IF_ERROR(row.Step().status());
-  return row.Int(0);
-}
 
 absl::StatusOr<int64_t> SqliteStore::Version() { return Number("PRAGMA data_version"); }
 
@@ -94,7 +87,7 @@ absl::Status SqliteStore::Evict(std::vector<Victim> victims, const AuditLine* li
     RETURN_IF_ERROR(written);
     begin = end;
     gone += plans;
-    if (options_.observer != nullptr && plans > 0) options_.observer->Evicted(plans, bytes);
+    if (plans > 0) options_.observer->Evicted(plans, bytes);
   }
   return absl::OkStatus();
 }
@@ -112,12 +105,8 @@ absl::StatusOr<std::map<std::string, int64_t>> SqliteStore::PlanBytes() {
 
 absl::StatusOr<int64_t> SqliteStore::KeepWithin(absl::string_view tenant, int64_t most) {
   const absl::MutexLock lock(&write_mutex_);
-  const auto taken = [&]() -> absl::StatusOr<int64_t> {
-    const absl::MutexLock reading(&reader_->mutex());
-    Statement sum = reader_->Query("SELECT ifnull(sum(bytes), 0) FROM plans WHERE tenant = ?1",
-                                   SqlText{tenant});
-    RETURN_IF_ERROR(sum.Step().status());
-    return sum.Int(0);
+  const auto taken = [&] {
+    return Number("SELECT ifnull(sum(bytes), 0) FROM plans WHERE tenant = ?1", SqlText{tenant});
   };
   ASSIGN_OR_RETURN(const int64_t bytes, taken());
   if (bytes <= most) return bytes;
@@ -130,9 +119,9 @@ absl::StatusOr<int64_t> SqliteStore::KeepWithin(absl::string_view tenant, int64_
 }
 
 void SqliteStore::NoteUse(absl::string_view key) {
-  const Digest hash = Sha256(key);
+  const std::string hash = HashOf(key);
   const absl::MutexLock lock(&uses_mutex_);
-  if (uses_.size() < kMaxUses) uses_[AsBytes(hash)] = NowMillis();
+  if (uses_.size() < kMaxUses) uses_[hash] = NowMillis();
 }
 
 absl::Status SqliteStore::FlushUses() {
@@ -155,10 +144,7 @@ absl::Status SqliteStore::FlushUses() {
 absl::Status SqliteStore::DropExpiredHolds() {
   ASSIGN_OR_RETURN(const int64_t first, Number("SELECT ifnull(min(expires), 9e18) FROM holds"));
   if (first > NowMillis()) return absl::OkStatus();
-  return Write({}, Room::kReserve, [&](SqliteDb& db) {
-    db.mutex().AssertHeld();
-    return db.Run("DELETE FROM holds WHERE expires <= ?1", NowMillis());
-  });
+  return WriteOne("DELETE FROM holds WHERE expires <= ?1", NowMillis());
 }
 
 absl::Status SqliteStore::EvictOld() {
@@ -203,9 +189,7 @@ absl::Status SqliteStore::Maintain() {
     const absl::MutexLock lock(&writer_->mutex());
     const absl::Status there = StillThere(*writer_);
     // A server that writes nothing has to hear of it, too.
-    if (!there.ok() && options_.observer != nullptr) {
-      options_.observer->Wrote(StoreWrite::kError, there.message());
-    }
+    if (!there.ok()) options_.observer->Wrote(StoreWrite::kError, there.message());
     RETURN_IF_ERROR(there);
   }
   absl::Status done = EvictOld();
@@ -231,7 +215,7 @@ void SqliteStore::MaintainForEver() {
   while (WaitForWork(next)) {
     const bool due = std::chrono::steady_clock::now() >= next;
     const absl::Status status = due ? Maintain() : Checkpoint();
-    if (!status.ok() && options_.observer != nullptr) {
+    if (!status.ok()) {
       options_.observer->Problem(false, absl::StrCat("maintenance: ", status.message()));
     }
     if (due) next = std::chrono::steady_clock::now() + options_.maintenance;
@@ -290,13 +274,11 @@ absl::Status SqliteStore::FindLostCommits(const Acknowledged::Content& promised)
     const absl::MutexLock lock(&lost_mutex_);
     lost_unmarked_.insert(absl::StrCat(int64_t{entry.what}, ":", entry.key));
   }
-  if (options_.observer != nullptr) {
-    options_.observer->Problem(
-        true, absl::StrCat(lost_commits_,
-                           " commits that were acknowledged are gone from the end of "
-                           "the store; plans and records that they wrote: ",
-                           keys.size()));
-  }
+  options_.observer->Problem(
+      true, absl::StrCat(lost_commits_,
+                         " commits that were acknowledged are gone from the end of the store; "
+                         "plans and records that they wrote: ",
+                         keys.size()));
   if (options_.read_only) return absl::OkStatus();
   const absl::MutexLock lock(&write_mutex_);
   // Else it is told again at the next start, and until then known in memory.

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "passes/base/status_macros.h"
-#include "server/store/sqlite_sql.h"
+#include "server/store/sqlite_store.h"
 #include "server/store/stored_value.h"
 
 namespace bucketd {
@@ -45,11 +45,7 @@ bool SqliteStore::IsStill(int64_t shelf, absl::string_view key,
 }
 
 SqliteStore::Target SqliteStore::Find(int64_t shelf, absl::string_view key) {
-  Target target{shelf, key, std::nullopt, false};
-  {
-    const absl::MutexLock reading(&reader_->mutex());
-    target.at = Locate(*reader_, kRecordSql, shelf, key);
-  }
+  Target target{shelf, key, Locate(kRecordSql, shelf, key), false};
   target.readable =
       target.at.ok() && target.at->has_value() && IsReadable(kRecordSql, (*target.at)->value);
   return target;

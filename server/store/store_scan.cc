@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 
 #include "passes/base/status_macros.h"
-#include "server/store/sqlite_sql.h"
 #include "server/store/sqlite_store.h"
 #include "server/store/store_file.h"
+#include "server/store/stored_value.h"
 
 namespace bucketd {
 namespace {
@@ -45,8 +45,7 @@ constexpr char kSelectOne[] =
 
 absl::StatusOr<std::vector<SqliteStore::Selected>> SqliteStore::Select(
     const PlanSelection& selection, int64_t limit, bool held_too) {
-  const std::string hash =
-      selection.key.has_value() ? std::string(AsBytes(Sha256(*selection.key))) : std::string();
+  const std::string hash = selection.key.has_value() ? HashOf(*selection.key) : "";
   const int64_t before =
       selection.not_used_since.has_value() ? MsOf(*selection.not_used_since) : INT64_MAX;
   const absl::MutexLock lock(&reader_->mutex());
@@ -202,8 +201,7 @@ absl::Status SqliteStore::ShowValue(const Sql& sql, int64_t shelf, ScannedValue 
   if (row.ok()) {
     value.key = std::move((*row)->key);
     value.value = std::move((*row)->value);
-    const Digest hash = Sha256(value.key);
-    const bool own = shelf == 0 ? value.name == AsBytes(hash) : value.name == value.key;
+    const bool own = value.name == (shelf == 0 ? HashOf(value.key) : value.key);
     if (!own) value.status = absl::DataLossError("belongs to another key");
     value.bytes = static_cast<int64_t>(value.key.size() + value.value.size());
   } else {

@@ -182,7 +182,7 @@ TEST_F(PostgresStoreTest, WhatTheVersionBeforeDidNotHaveIsAddedAndItsServersStil
 }
 
 TEST_F(PostgresStoreTest, ManyServersThatStartAtOnceMakeOneStore) {
-  options_.observer = nullptr;
+  options_.observer = &StoreObserver::Nobody();
   std::vector<std::thread> threads;
   std::vector<absl::Status> made(6);
   for (absl::Status& status : made) {

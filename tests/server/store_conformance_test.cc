@@ -131,7 +131,7 @@ TEST_P(TogetherTest, AllIsWrittenOrNothing) {
 
 TEST_P(TogetherTest, OfManyWhoCountTwoRecordsTogetherNoneSeesThemApart) {
   constexpr int kThreads = 4, kSteps = 15;
-  observer_ = nullptr;  // it counts for one thread
+  observer_ = &StoreObserver::Nobody();  // it counts for one thread
   OpenAnew();
   std::vector<std::unique_ptr<Store>> stores;
   for (int i = 0; i < kThreads && GetParam() != Engine::kMemory; ++i) stores.push_back(Open());
@@ -162,7 +162,7 @@ TEST_P(TogetherTest, OfManyWhoCountTwoRecordsTogetherNoneSeesThemApart) {
 
 TEST_P(ConformanceTest, OfManyWhoCountTogetherNoneLosesANumber) {
   constexpr int kThreads = 4, kSteps = 25;
-  observer_ = nullptr;  // it counts for one thread
+  observer_ = &StoreObserver::Nobody();  // it counts for one thread
   OpenAnew();
   ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "n", "0").ok());
   std::vector<std::unique_ptr<Store>> stores;

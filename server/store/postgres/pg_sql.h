@@ -42,8 +42,6 @@ std::string InsertLineSql(int first, absl::string_view from, absl::string_view a
 void AddHold(const PlanHeld& hold, std::vector<PgStatement>& statements);
 // Never given twice.
 int64_t NewWriteId();
-// How plans are named in tables.
-inline std::string HashOf(absl::string_view key) { return std::string(AsBytes(Sha256(key))); }
 
 // The first key behind all that start with `prefix`; none if there is no such key.
 inline std::optional<std::string> EndOfPrefix(absl::string_view prefix) {

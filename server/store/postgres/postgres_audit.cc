@@ -63,10 +63,10 @@ PgStatement PostgresStore::Audited(PgStatement statement, const AuditLine* line)
 absl::StatusOr<std::vector<AuditEntry>> PostgresStore::ListAudit(const AuditSelection& selection,
                                                                  int32_t limit) {
   if (!has_audit_) return std::vector<AuditEntry>();
-  const std::optional<int64_t> since =
-      selection.since.has_value() ? std::optional<int64_t>(MsOf(*selection.since)) : std::nullopt;
+  std::optional<int64_t> since;
+  if (selection.since.has_value()) since = MsOf(*selection.since);
   ASSIGN_OR_RETURN(
-      const std::vector<PgResult> found,
+      const PgResult found,
       Query(PgStatement("SELECT number, id, at, who, peer, actor_tenant, tenant, what, subject, "
                         "before, after FROM bucketd_audit WHERE ($1 IS NULL OR number < $1) "
                         "AND ($2 IS NULL OR at >= $2) AND ($3 IS NULL OR tenant = $3) "
@@ -79,11 +79,11 @@ absl::StatusOr<std::vector<AuditEntry>> PostgresStore::ListAudit(const AuditSele
                 .Bytes(selection.what)
                 .Int(limit)));
   std::vector<AuditEntry> entries;
-  for (int row = 0; row < found[0].rows(); ++row) {
-    const auto text = [&](int column) { return std::string(found[0].Bytes(row, column)); };
-    entries.push_back({.id = found[0].Int(row, 1),
-                       .number = found[0].Int(row, 0),
-                       .when = WallAt(found[0].Int(row, 2)),
+  for (int row = 0; row < found.rows(); ++row) {
+    const auto text = [&](int column) { return std::string(found.Bytes(row, column)); };
+    entries.push_back({.id = found.Int(row, 1),
+                       .number = found.Int(row, 0),
+                       .when = WallAt(found.Int(row, 2)),
                        .line = {.by = {text(3), text(4), text(5)},
                                 .tenant = text(6),
                                 .what = text(7),
@@ -108,18 +108,18 @@ absl::StatusOr<int64_t> PostgresStore::AddAudit(absl::Span<const AuditEntry> ent
 }
 
 absl::Status PostgresStore::TrimAudit() {
-  const PgStatement old =
-      PgStatement(
-          absl::StrCat("DELETE FROM bucketd_audit WHERE $2 > 0 AND at < ", NowSql(1), " - $2"))
-          .Int(Now())
-          .Int(options_.audit.age.count());
-  RETURN_IF_ERROR(Write({&old, 1}).status());
+  RETURN_IF_ERROR(
+      WriteOne(PgStatement(absl::StrCat("DELETE FROM bucketd_audit WHERE $2 > 0 AND at < ",
+                                        NowSql(1), " - $2"))
+                   .Int(Now())
+                   .Int(options_.audit.age.count()))
+          .status());
   // Numbers have gaps, but lines without numbers there are none.
-  ASSIGN_OR_RETURN(const std::vector<PgResult> many,
+  ASSIGN_OR_RETURN(const PgResult many,
                    Query(PgStatement("SELECT 1 WHERE (SELECT MAX(number) FROM bucketd_audit) - "
                                      "(SELECT MIN(number) FROM bucketd_audit) >= $1")
                              .Int(options_.audit.lines)));
-  if (many[0].rows() == 0) return absl::OkStatus();
+  if (many.rows() == 0) return absl::OkStatus();
   return TrimAuditTable(
       {.count = [this] { return CountAudit(); },
        .list = [this](int64_t before, int32_t limit) { return AuditLinesBefore(before, limit); },
@@ -128,36 +128,36 @@ absl::Status PostgresStore::TrimAudit() {
 }
 
 absl::StatusOr<std::vector<AuditCount>> PostgresStore::CountAudit() {
-  ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+  ASSIGN_OR_RETURN(const PgResult found,
                    Query(PgStatement("SELECT tenant, what, COUNT(*) FROM bucketd_audit "
                                      "GROUP BY tenant, what")));
   std::vector<AuditCount> counts;
-  for (int row = 0; row < found[0].rows(); ++row) {
-    counts.push_back({std::string(found[0].Bytes(row, 0)), std::string(found[0].Bytes(row, 1)),
-                      found[0].Int(row, 2)});
+  for (int row = 0; row < found.rows(); ++row) {
+    counts.push_back(
+        {std::string(found.Bytes(row, 0)), std::string(found.Bytes(row, 1)), found.Int(row, 2)});
   }
   return counts;
 }
 
 absl::StatusOr<std::vector<AuditLineAt>> PostgresStore::AuditLinesBefore(int64_t number,
                                                                          int32_t limit) {
-  ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+  ASSIGN_OR_RETURN(const PgResult found,
                    Query(PgStatement("SELECT number, tenant, what FROM bucketd_audit "
                                      "WHERE number < $1 ORDER BY number DESC LIMIT $2")
                              .Int(number)
                              .Int(limit)));
   std::vector<AuditLineAt> lines;
-  for (int row = 0; row < found[0].rows(); ++row) {
-    lines.push_back({found[0].Int(row, 0), std::string(found[0].Bytes(row, 1)),
-                     std::string(found[0].Bytes(row, 2))});
+  for (int row = 0; row < found.rows(); ++row) {
+    lines.push_back(
+        {found.Int(row, 0), std::string(found.Bytes(row, 1)), std::string(found.Bytes(row, 2))});
   }
   return lines;
 }
 
 absl::Status PostgresStore::EraseAudit(const std::vector<int64_t>& numbers) {
-  const PgStatement erase(absl::StrCat("DELETE FROM bucketd_audit WHERE number IN (",
-                                       absl::StrJoin(numbers, ", "), ")"));
-  return Write({&erase, 1}).status();
+  return WriteOne(PgStatement(absl::StrCat("DELETE FROM bucketd_audit WHERE number IN (",
+                                           absl::StrJoin(numbers, ", "), ")")))
+      .status();
 }
 
 }  // namespace bucketd

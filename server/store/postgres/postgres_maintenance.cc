@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-#include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 #include "server/store/postgres/pg_sql.h"
 #include "server/store/postgres/postgres_store.h"
@@ -16,22 +15,18 @@ namespace {
 constexpr size_t kMaxUses = 1 << 16;  // noted between two flushes; more are forgotten
 constexpr size_t kUsesATrip = 500;
 
-std::optional<std::string> HashIfAny(const std::optional<std::string>& key) {
-  if (!key.has_value()) return std::nullopt;
-  return std::string(AsBytes(Sha256(*key)));
-}
-
 // $1 to $4.
 constexpr char kSelected[] =
     "($1 IS NULL OR hash = $1) AND ($2 IS NULL OR tenant = $2) AND ($3 IS NULL OR graph = $3) AND "
     "($4 IS NULL OR used < $4)";
 
 PgStatement WithSelection(std::string sql, const PlanSelection& selection) {
-  const std::optional<int64_t> before =
-      selection.not_used_since.has_value() ? std::optional<int64_t>(MsOf(*selection.not_used_since))
-                                           : std::nullopt;
+  std::optional<std::string> hash;
+  if (selection.key.has_value()) hash = HashOf(*selection.key);
+  std::optional<int64_t> before;
+  if (selection.not_used_since.has_value()) before = MsOf(*selection.not_used_since);
   return PgStatement(std::move(sql))
-      .Bytes(HashIfAny(selection.key))
+      .Bytes(hash)
       .Bytes(selection.tenant)
       .Text(selection.graph_digest)
       .Int(before);
@@ -49,16 +44,16 @@ absl::StatusOr<std::vector<StoredPlan>> PostgresStore::ListPlans(const PlanSelec
                                  "WHERE ",
                                  kSelected, " ORDER BY used DESC, hash LIMIT $6"),
                     selection);
-  ASSIGN_OR_RETURN(const std::vector<PgResult> found, Query(std::move(list).Int(Now()).Int(limit)));
+  ASSIGN_OR_RETURN(const PgResult found, Query(std::move(list).Int(Now()).Int(limit)));
   std::vector<StoredPlan> plans;
-  for (int row = 0; row < found[0].rows(); ++row) {
+  for (int row = 0; row < found.rows(); ++row) {
     StoredPlan& plan = plans.emplace_back();
-    plan.key = std::string(found[0].Bytes(row, 0));
-    plan.tenant = std::string(found[0].Bytes(row, 1));
-    plan.bytes = found[0].Int(row, 2);
-    plan.created = WallAt(found[0].Int(row, 3));
-    plan.used = WallAt(found[0].Int(row, 4));
-    plan.held = found[0].Int(row, 5) != 0;
+    plan.key = std::string(found.Bytes(row, 0));
+    plan.tenant = std::string(found.Bytes(row, 1));
+    plan.bytes = found.Int(row, 2);
+    plan.created = WallAt(found.Int(row, 3));
+    plan.used = WallAt(found.Int(row, 4));
+    plan.held = found.Int(row, 5) != 0;
   }
   return plans;
 }
@@ -71,7 +66,7 @@ absl::StatusOr<int64_t> PostgresStore::EvictPlans(const PlanSelection& selection
                                  " AND held_until <= ", NowSql(5), " RETURNING bytes"),
                     selection)
           .Int(Now());
-  if (line == nullptr) return Evict(std::move(evict));
+  if (line == nullptr) return Evict(evict);
   evict.Say(absl::StrCat("WITH done AS (", evict.sql(), "), line AS (",
                          InsertLineSql(evict.parameters() + 1,
                                        "FROM (SELECT COUNT(*) AS n FROM done) AS gone WHERE n > 0",
@@ -84,19 +79,17 @@ absl::StatusOr<int64_t> PostgresStore::EvictPlans(const PlanSelection& selection
 }
 
 // `statement` returns the bytes of each plan that it takes away.
-absl::StatusOr<int64_t> PostgresStore::Evict(PgStatement statement) {
-  ASSIGN_OR_RETURN(const std::vector<PgResult> gone, Write({&statement, 1}));
+absl::StatusOr<int64_t> PostgresStore::Evict(const PgStatement& statement) {
+  ASSIGN_OR_RETURN(const PgResult gone, WriteOne(statement));
   int64_t bytes = 0;
-  for (int row = 0; row < gone[0].rows(); ++row) bytes += gone[0].Int(row, 0);
-  if (options_.observer != nullptr && gone[0].rows() > 0) {
-    options_.observer->Evicted(gone[0].rows(), bytes);
-  }
-  return gone[0].rows();
+  for (int row = 0; row < gone.rows(); ++row) bytes += gone.Int(row, 0);
+  if (gone.rows() > 0) options_.observer->Evicted(gone.rows(), bytes);
+  return gone.rows();
 }
 
 absl::StatusOr<StoreStats> PostgresStore::Stats() {
   ASSIGN_OR_RETURN(
-      const std::vector<PgResult> found,
+      const PgResult row,
       Query(
           PgStatement(absl::StrCat("SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS BIGINT), "
                                    "COUNT(CASE WHEN held_until > ",
@@ -104,7 +97,6 @@ absl::StatusOr<StoreStats> PostgresStore::Stats() {
                                    " THEN 1 END), (SELECT COUNT(*) FROM bucketd_record), MIN(used) "
                                    "FROM bucketd_plan"))
               .Int(Now())));
-  const PgResult& row = found[0];
   StoreStats stats;
   stats.plans = row.Int(0, 0);
   stats.plan_bytes = row.Int(0, 1);
@@ -115,9 +107,9 @@ absl::StatusOr<StoreStats> PostgresStore::Stats() {
 }
 
 void PostgresStore::NoteUse(absl::string_view key) {
-  const Digest hash = Sha256(key);
+  const std::string hash = HashOf(key);
   const absl::MutexLock lock(&uses_mutex_);
-  if (uses_.size() < kMaxUses) uses_[AsBytes(hash)] = Now();
+  if (uses_.size() < kMaxUses) uses_[hash] = Now();
 }
 
 absl::Status PostgresStore::FlushUses() {
@@ -141,23 +133,23 @@ absl::Status PostgresStore::FlushUses() {
 }
 
 absl::StatusOr<std::map<std::string, int64_t>> PostgresStore::PlanBytes() {
-  ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+  ASSIGN_OR_RETURN(const PgResult found,
                    Query(PgStatement("SELECT tenant, CAST(SUM(bytes) AS BIGINT) FROM bucketd_plan "
                                      "GROUP BY tenant")));
   std::map<std::string, int64_t> bytes;
-  for (int row = 0; row < found[0].rows(); ++row) {
-    bytes[std::string(found[0].Bytes(row, 0))] = found[0].Int(row, 1);
+  for (int row = 0; row < found.rows(); ++row) {
+    bytes[std::string(found.Bytes(row, 0))] = found.Int(row, 1);
   }
   return bytes;
 }
 
 absl::StatusOr<int64_t> PostgresStore::KeepWithin(absl::string_view tenant, int64_t most) {
   const auto taken = [&]() -> absl::StatusOr<int64_t> {
-    ASSIGN_OR_RETURN(const std::vector<PgResult> found,
+    ASSIGN_OR_RETURN(const PgResult found,
                      Query(PgStatement("SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM "
                                        "bucketd_plan WHERE tenant = $1")
                                .Bytes(tenant)));
-    return found[0].Int(0, 0);
+    return found.Int(0, 0);
   };
   ASSIGN_OR_RETURN(const int64_t bytes, taken());
   if (bytes <= most) return bytes;
@@ -190,9 +182,10 @@ absl::Status PostgresStore::Maintain() {
 
 absl::Status PostgresStore::EvictOld() {
   RETURN_IF_ERROR(FlushUses());
-  const PgStatement expired =
-      PgStatement(absl::StrCat("DELETE FROM bucketd_hold WHERE expires <= ", NowSql(1))).Int(Now());
-  RETURN_IF_ERROR(Write({&expired, 1}).status());
+  RETURN_IF_ERROR(
+      WriteOne(PgStatement(absl::StrCat("DELETE FROM bucketd_hold WHERE expires <= ", NowSql(1)))
+                   .Int(Now()))
+          .status());
   if (options_.max_age.count() > 0) {
     RETURN_IF_ERROR(
         Evict(PgStatement(absl::StrCat("DELETE FROM bucketd_plan WHERE held_until <= ", NowSql(1),
@@ -216,7 +209,7 @@ void PostgresStore::MaintainForEver() {
       if (stopping_) return;
     }
     const absl::Status status = Maintain();
-    if (!status.ok() && options_.observer != nullptr) {
+    if (!status.ok()) {
       options_.observer->Problem(false, absl::StrCat("maintenance: ", status.message()));
     }
   }

@@ -115,8 +115,8 @@ PostgresStore::Values PostgresStore::RecordsIn(const PgResult& rows,
 }
 
 PostgresStore::Values PostgresStore::GetRecords(absl::Span<const RecordName> names) {
-  const absl::StatusOr<std::vector<PgResult>> found = Query(RecordsSql(names));
-  if (found.ok()) return RecordsIn((*found)[0], names);
+  const absl::StatusOr<PgResult> found = Query(RecordsSql(names));
+  if (found.ok()) return RecordsIn(*found, names);
   Values values(names.size(), found.status());
   for (const auto& value : values) TellRead(StoreValue::kRecord, value);
   return values;
@@ -131,12 +131,7 @@ absl::StatusOr<std::optional<std::string>> PostgresStore::GetRecord(Shelf shelf,
 absl::Status PostgresStore::ForgetRecord(Shelf shelf, absl::string_view key,
                                          absl::string_view value) {
   if (shelf == Shelf::kSettings) return absl::OkStatus();
-  const PgStatement forget =
-      PgStatement("DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2 AND value = $3")
-          .Int(static_cast<int64_t>(shelf))
-          .Bytes(key)
-          .Bytes(value);
-  return Write({&forget, 1}).status();
+  return WriteOne(Change({shelf, std::string(key)}, std::string(value), std::nullopt, 0)).status();
 }
 
 absl::Status PostgresStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
@@ -279,7 +274,7 @@ absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
                                                                absl::string_view from,
                                                                int32_t limit) {
   ASSIGN_OR_RETURN(
-      const std::vector<PgResult> found,
+      const PgResult found,
       Query(PgStatement("SELECT key, value, checksum FROM bucketd_record WHERE shelf = $1 AND "
                         "key >= $2 AND ($3 IS NULL OR key < $3) ORDER BY key LIMIT $4")
                 .Int(static_cast<int64_t>(shelf))
@@ -287,9 +282,9 @@ absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
                 .Bytes(EndOfPrefix(prefix))
                 .Int(limit)));
   std::vector<Record> records;
-  for (int row = 0; row < found[0].rows(); ++row) {
-    Record record{std::string(found[0].Bytes(row, 0)), std::string(found[0].Bytes(row, 1))};
-    if (IsWhole(record.key, record.value, found[0].Bytes(row, 2))) {
+  for (int row = 0; row < found.rows(); ++row) {
+    Record record{std::string(found.Bytes(row, 0)), std::string(found.Bytes(row, 1))};
+    if (IsWhole(record.key, record.value, found.Bytes(row, 2))) {
       TellRead(StoreValue::kRecord, record.value);
       records.push_back(std::move(record));
       continue;
@@ -297,8 +292,8 @@ absl::StatusOr<std::vector<Record>> PostgresStore::ListRecords(Shelf shelf,
     TellRead(StoreValue::kRecord, Damaged());
     ForgetRecord(shelf, record.key, record.value).IgnoreError();
   }
-  if (records.empty() && found[0].rows() > 0) {
-    return ListRecords(shelf, prefix, KeyBehind(found[0].Bytes(found[0].rows() - 1, 0)), limit);
+  if (records.empty() && found.rows() > 0) {
+    return ListRecords(shelf, prefix, KeyBehind(found.Bytes(found.rows() - 1, 0)), limit);
   }
   return records;
 }

@@ -3,7 +3,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
-#include "passes/base/digest.h"
 #include "passes/base/status_macros.h"
 #include "server/store/postgres/pg_sql.h"
 #include "server/store/postgres/postgres_store.h"
@@ -43,8 +42,7 @@ absl::StatusOr<std::optional<ScannedValue>> PostgresStore::ScanPlan(const std::s
   for (int row = 0; row < found[1].rows(); ++row) {
     value.holds.push_back({std::string(found[1].Bytes(row, 0)), WallAt(found[1].Int(row, 1))});
   }
-  const Digest own = Sha256(value.key);
-  if (AsBytes(own) != hash) {
+  if (HashOf(value.key) != hash) {
     value.status = absl::DataLossError("belongs to another key");
   } else if (!IsWhole(value.key, value.value, rows.Bytes(0, 3))) {
     value.status = Damaged();
@@ -57,45 +55,45 @@ absl::StatusOr<ScanResult> PostgresStore::ScanPlans(SeeValue see) {
   std::string last;
   while (true) {
     ASSIGN_OR_RETURN(
-        const std::vector<PgResult> page,
+        const PgResult page,
         Query(PgStatement("SELECT hash FROM bucketd_plan WHERE hash > $1 ORDER BY hash LIMIT $2")
                   .Bytes(last)
                   .Int(kPage)));
-    for (int row = 0; row < page[0].rows(); ++row) {
-      last = std::string(page[0].Bytes(row, 0));
+    for (int row = 0; row < page.rows(); ++row) {
+      last = std::string(page.Bytes(row, 0));
       ASSIGN_OR_RETURN(const std::optional<ScannedValue> value, ScanPlan(last));
       if (!value.has_value()) continue;
       Tally(*value, result);
       RETURN_IF_ERROR(see(*value));
     }
-    if (page[0].rows() < kPage) return result;
+    if (page.rows() < kPage) return result;
   }
 }
 
 absl::Status PostgresStore::ScanShelf(Shelf shelf, SeeValue see, ScanResult& result) {
   std::optional<std::string> last;
   while (true) {
-    ASSIGN_OR_RETURN(const std::vector<PgResult> page,
+    ASSIGN_OR_RETURN(const PgResult page,
                      Query(PgStatement("SELECT key, value, checksum FROM bucketd_record WHERE "
                                        "shelf = $1 AND ($2 IS NULL OR key > $2) ORDER BY key "
                                        "LIMIT $3")
                                .Int(static_cast<int64_t>(shelf))
                                .Bytes(last)
                                .Int(kRecordPage)));
-    for (int row = 0; row < page[0].rows(); ++row) {
+    for (int row = 0; row < page.rows(); ++row) {
       ScannedValue value;
       value.shelf = shelf;
-      value.key = value.name = std::string(page[0].Bytes(row, 0));
-      value.value = std::string(page[0].Bytes(row, 1));
+      value.key = value.name = std::string(page.Bytes(row, 0));
+      value.value = std::string(page.Bytes(row, 1));
       value.bytes = static_cast<int64_t>(value.key.size() + value.value.size());
-      if (!IsWhole(value.key, value.value, page[0].Bytes(row, 2))) {
+      if (!IsWhole(value.key, value.value, page.Bytes(row, 2))) {
         value.status = Damaged();
       }
       last = value.key;
       Tally(value, result);
       RETURN_IF_ERROR(see(value));
     }
-    if (page[0].rows() < kRecordPage) return absl::OkStatus();
+    if (page.rows() < kRecordPage) return absl::OkStatus();
   }
 }
 

@@ -20,13 +20,11 @@ constexpr size_t kChunkBytes = size_t{256} << 10;
 
 PostgresStore::PostgresStore(PgTarget target, PostgresStoreOptions options)
     : options_(std::move(options)),
-      pool_(std::move(target), {.connections = options_.connections,
-                                .call_timeout = options_.call_timeout,
-                                .writes = !options_.read_only,
-                                .writes_again = [this] {
-                                  if (options_.observer != nullptr)
-                                    options_.observer->Wrote(StoreWrite::kOk, "");
-                                }}) {}
+      pool_(std::move(target),
+            {.connections = options_.connections,
+             .call_timeout = options_.call_timeout,
+             .writes = !options_.read_only,
+             .writes_again = [this] { options_.observer->Wrote(StoreWrite::kOk, ""); }}) {}
 
 absl::StatusOr<std::unique_ptr<PostgresStore>> PostgresStore::Open(PostgresStoreOptions options) {
   ASSIGN_OR_RETURN(PgTarget target, PgTarget::Parse(options.url));
@@ -57,13 +55,13 @@ absl::StatusOr<std::vector<PgResult>> PostgresStore::Write(
     return pool_.Run(PgKind::kWrite, statements);
   };
   absl::StatusOr<std::vector<PgResult>> results = write();
-  if (options_.observer == nullptr) return results;
-  const StoreWrite failed =
-      absl::IsResourceExhausted(results.status()) ? StoreWrite::kNoSpace : StoreWrite::kError;
-  const bool ok = results.ok() || absl::IsAborted(results.status());  // a lost race is no trouble
-  options_.observer->Wrote(ok ? StoreWrite::kOk : failed,
-                           ok ? "" : absl::StrCat("cannot write: ", results.status().message()));
+  TellWrote(*options_.observer, results.status());
   return results;
+}
+
+absl::StatusOr<PgResult> PostgresStore::WriteOne(const PgStatement& statement) {
+  ASSIGN_OR_RETURN(std::vector<PgResult> results, Write({&statement, 1}));
+  return std::move(results[0]);
 }
 
 absl::StatusOr<std::vector<PgResult>> PostgresStore::Read(
@@ -72,20 +70,14 @@ absl::StatusOr<std::vector<PgResult>> PostgresStore::Read(
   return pool_.Run(PgKind::kRead, statements);
 }
 
-absl::StatusOr<std::vector<PgResult>> PostgresStore::Query(const PgStatement& statement) {
-  return Read({&statement, 1});
+absl::StatusOr<PgResult> PostgresStore::Query(const PgStatement& statement) {
+  ASSIGN_OR_RETURN(std::vector<PgResult> results, Read({&statement, 1}));
+  return std::move(results[0]);
 }
 
 void PostgresStore::TellRead(StoreValue value,
                              const absl::StatusOr<std::optional<std::string>>& read) {
-  if (options_.observer == nullptr) return;
-  if (read.ok()) {
-    options_.observer->Read(value, read->has_value() ? StoreRead::kHit : StoreRead::kMiss, "");
-    return;
-  }
-  options_.observer->Read(value,
-                          absl::IsDataLoss(read.status()) ? StoreRead::kDamaged : StoreRead::kError,
-                          absl::StrCat("a value cannot be read: ", read.status().message()));
+  bucketd::TellRead(*options_.observer, value, read.status(), read.ok() && read->has_value());
 }
 
 // ---- plans
@@ -115,18 +107,17 @@ absl::StatusOr<std::optional<std::string>> PostgresStore::PlanIn(const PgResult&
 }
 
 absl::StatusOr<std::optional<std::string>> PostgresStore::GetPlan(absl::string_view key) {
-  const absl::StatusOr<std::vector<PgResult>> found = Query(PlanSql(key));
-  if (found.ok()) return PlanIn((*found)[0], key);
+  const absl::StatusOr<PgResult> found = Query(PlanSql(key));
+  if (found.ok()) return PlanIn(*found, key);
   TellRead(StoreValue::kPlan, found.status());
   return found.status();
 }
 
 absl::Status PostgresStore::ForgetPlan(absl::string_view hash, absl::string_view checksum) {
-  const PgStatement forget =
-      PgStatement("DELETE FROM bucketd_plan WHERE hash = $1 AND checksum = $2")
-          .Bytes(hash)
-          .Bytes(checksum);
-  return Write({&forget, 1}).status();
+  return WriteOne(PgStatement("DELETE FROM bucketd_plan WHERE hash = $1 AND checksum = $2")
+                      .Bytes(hash)
+                      .Bytes(checksum))
+      .status();
 }
 
 std::vector<PgStatement> PostgresStore::PlanPut(absl::string_view key, absl::string_view tenant,

@@ -27,20 +27,10 @@
 
 namespace bucketd {
 
-struct PostgresStoreOptions {
-  std::string url;  // PgTarget::Parse
-  // Of plans and their keys; kept by Maintain(), so exceeded until it runs.
-  int64_t max_bytes = int64_t{4} << 30;
-  // Of plans since their last use; 0: any age.
-  std::chrono::milliseconds max_age{std::chrono::hours(24 * 30)};
-  AuditRetention audit = {};  // kept by Maintain()
-  // Between runs of Maintain() on a thread of the store; 0: the owner calls it.
-  std::chrono::milliseconds maintenance{0};
+struct PostgresStoreOptions : StoreOptions {       // a standby will do for reading
+  std::string url = {};                            // PgTarget::Parse
   std::chrono::milliseconds call_timeout{10'000};  // of a call, whatever the engine does
   int connections = 4;
-  bool read_only = false;                // makes no tables and writes nothing; a standby will do
-  std::function<WallTime()> clock = {};  // the engine's if empty: servers' clocks may differ
-  StoreObserver* observer = nullptr;     // outlives the store
 };
 
 // A call is one trip to the engine, or a second one where it found what it did not expect.
@@ -111,7 +101,9 @@ class PostgresStore final : public Store {
   absl::StatusOr<std::vector<PgResult>> Read(absl::Span<const PgStatement> statements);
   // Of the tables, as Version() last found them; UNAVAILABLE: not ours to read or write any more.
   absl::Status OurTables() const;
-  absl::StatusOr<std::vector<PgResult>> Query(const PgStatement& statement);
+  // Of one statement.
+  absl::StatusOr<PgResult> WriteOne(const PgStatement& statement);
+  absl::StatusOr<PgResult> Query(const PgStatement& statement);
   void TellRead(StoreValue value, const absl::StatusOr<std::optional<std::string>>& read);
   static PgStatement PlanSql(absl::string_view key);
   static PgStatement RecordsSql(absl::Span<const RecordName> names);
@@ -129,7 +121,7 @@ class PostgresStore final : public Store {
   absl::Status EvictOld();
   // Of the tenant's plans, or of all.
   absl::Status EvictBeyond(std::optional<absl::string_view> tenant, int64_t most);
-  absl::StatusOr<int64_t> Evict(PgStatement statement);
+  absl::StatusOr<int64_t> Evict(const PgStatement& statement);
   absl::Status TrimAudit();
   absl::StatusOr<std::vector<AuditCount>> CountAudit();
   absl::StatusOr<std::vector<AuditLineAt>> AuditLinesBefore(int64_t number, int32_t limit);
