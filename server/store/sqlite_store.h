@@ -6,11 +6,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -242,8 +245,8 @@ class SqliteStore final : public Store {
   absl::Status EvictOld();
   absl::Status Checkpoint();
   void StartMaintenance();
-  bool WaitForWork(std::chrono::steady_clock::time_point next);
-  void MaintainForEver();
+  bool WaitForWork(const std::stop_token& stop, std::chrono::steady_clock::time_point next);
+  void MaintainForEver(const std::stop_token& stop);
   static int LogGrew(void* store, sqlite3* db, const char* name, int pages);
   // The one number of the one row.
   template <typename... Args>
@@ -277,9 +280,8 @@ class SqliteStore final : public Store {
   // By digest of the key; ms since 1970.
   absl::flat_hash_map<std::string, int64_t> uses_ ABSL_GUARDED_BY(uses_mutex_);
 
-  absl::Mutex maintenance_mutex_;
-  absl::CondVar wake_;
-  bool stopping_ ABSL_GUARDED_BY(maintenance_mutex_) = false;
+  std::mutex maintenance_mutex_;
+  std::condition_variable_any wake_;
   std::atomic<bool> log_is_long_{false};
   std::jthread maintenance_;
 };

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 
 #include "passes/base/status_macros.h"
 #include "server/store/sqlite_store.h"
@@ -200,19 +199,16 @@ absl::Status SqliteStore::Maintain() {
 }
 
 // Until the log is long or `next`. False: the store ends.
-bool SqliteStore::WaitForWork(std::chrono::steady_clock::time_point next) {
-  const absl::MutexLock lock(&maintenance_mutex_);
-  while (!stopping_ && !log_is_long_.exchange(false)) {
-    const auto left = next - std::chrono::steady_clock::now();
-    if (left.count() <= 0) break;
-    wake_.WaitWithTimeout(&maintenance_mutex_, absl::FromChrono(left));
-  }
-  return !stopping_;
+bool SqliteStore::WaitForWork(const std::stop_token& stop,
+                              std::chrono::steady_clock::time_point next) {
+  std::unique_lock<std::mutex> lock(maintenance_mutex_);
+  wake_.wait_until(lock, stop, next, [this] { return log_is_long_.exchange(false); });
+  return !stop.stop_requested();
 }
 
-void SqliteStore::MaintainForEver() {
+void SqliteStore::MaintainForEver(const std::stop_token& stop) {
   auto next = std::chrono::steady_clock::now() + options_.maintenance;
-  while (WaitForWork(next)) {
+  while (WaitForWork(stop, next)) {
     const bool due = std::chrono::steady_clock::now() >= next;
     const absl::Status status = due ? Maintain() : Checkpoint();
     if (!status.ok()) {
@@ -227,24 +223,19 @@ int SqliteStore::LogGrew(void* store, sqlite3*, const char*, int pages) {
   auto& self = *static_cast<SqliteStore*>(store);
   if (pages < kLongLogPages || self.log_is_long_.exchange(true)) return SQLITE_OK;
   // The lock orders this before the thread's look at the flag.
-  { const absl::MutexLock lock(&self.maintenance_mutex_); }
-  self.wake_.Signal();
+  { const std::lock_guard<std::mutex> lock(self.maintenance_mutex_); }
+  self.wake_.notify_one();
   return SQLITE_OK;
 }
 
 void SqliteStore::StartMaintenance() {
   if (options_.maintenance.count() <= 0) return;
   if (!options_.directory.empty()) sqlite3_wal_hook(writer_->get(), LogGrew, this);
-  maintenance_ = std::jthread([this] { MaintainForEver(); });
+  maintenance_ = std::jthread([this](const std::stop_token& stop) { MaintainForEver(stop); });
 }
 
 SqliteStore::~SqliteStore() {
-  {
-    const absl::MutexLock lock(&maintenance_mutex_);
-    stopping_ = true;
-  }
-  wake_.SignalAll();
-  if (maintenance_.joinable()) maintenance_.join();
+  maintenance_ = std::jthread();  // ends the one that runs
   if (writer_ == nullptr || reader_ == nullptr) return;
   bool wrote = false;
   {

@@ -1,9 +1,10 @@
 // The part of PostgresStore that lists plans and keeps them within their bounds.
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 
 #include "passes/base/status_macros.h"
 #include "server/store/postgres/pg_sql.h"
@@ -199,15 +200,12 @@ absl::Status PostgresStore::EvictOld() {
                                                : absl::OkStatus();
 }
 
-void PostgresStore::MaintainForEver() {
-  while (true) {
-    {
-      const absl::MutexLock lock(&maintenance_mutex_);
-      if (!stopping_) {
-        wake_.WaitWithTimeout(&maintenance_mutex_, absl::FromChrono(options_.maintenance));
-      }
-      if (stopping_) return;
-    }
+void PostgresStore::MaintainForEver(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any over;
+  std::unique_lock<std::mutex> lock(mutex);
+  const auto is_over = [&] { return stop.stop_requested(); };
+  while (!over.wait_for(lock, stop, options_.maintenance, is_over)) {
     const absl::Status status = Maintain();
     if (!status.ok()) {
       options_.observer->Problem(false, absl::StrCat("maintenance: ", status.message()));
@@ -216,13 +214,8 @@ void PostgresStore::MaintainForEver() {
 }
 
 PostgresStore::~PostgresStore() {
-  {
-    const absl::MutexLock lock(&maintenance_mutex_);
-    stopping_ = true;
-  }
-  wake_.SignalAll();
-  if (maintenance_.joinable()) maintenance_.join();
-  FlushUses().IgnoreError();  // a use that is forgotten costs nothing but age
+  maintenance_ = std::jthread();  // ends the one that runs
+  FlushUses().IgnoreError();      // a use that is forgotten costs nothing but age
 }
 
 }  // namespace bucketd

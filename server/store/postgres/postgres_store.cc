@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<PostgresStore>> PostgresStore::Open(PostgresStore
     RETURN_IF_ERROR(PreparePgSchema(store->pool_));
   }
   if (store->options_.maintenance.count() > 0) {
-    store->maintenance_ = std::jthread([self = store.get()] { self->MaintainForEver(); });
+    store->maintenance_ = std::jthread(
+        [self = store.get()](const std::stop_token& stop) { self->MaintainForEver(stop); });
   }
   return store;
 }

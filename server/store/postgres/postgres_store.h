@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -126,7 +127,7 @@ class PostgresStore final : public Store {
   absl::StatusOr<std::vector<AuditCount>> CountAudit();
   absl::StatusOr<std::vector<AuditLineAt>> AuditLinesBefore(int64_t number, int32_t limit);
   absl::Status EraseAudit(const std::vector<int64_t>& numbers);
-  void MaintainForEver();
+  void MaintainForEver(const std::stop_token& stop);
 
   const PostgresStoreOptions options_;
   PgPool pool_;
@@ -139,9 +140,6 @@ class PostgresStore final : public Store {
   // By digest of the key; when, of the store's clock, or nothing: now.
   absl::flat_hash_map<std::string, std::optional<int64_t>> uses_ ABSL_GUARDED_BY(uses_mutex_);
 
-  absl::Mutex maintenance_mutex_;
-  absl::CondVar wake_;
-  bool stopping_ ABSL_GUARDED_BY(maintenance_mutex_) = false;
   std::jthread maintenance_;
 };
 
