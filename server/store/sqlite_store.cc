@@ -317,8 +317,7 @@ absl::Status SqliteStore::PutPlan(absl::string_view key, absl::string_view tenan
         db.Run("INSERT INTO plans(hash, value, tenant, graph, bytes, created, used, checksum) "
                "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7) ON CONFLICT(hash) DO UPDATE SET value = ?2, "
                "tenant = ?3, graph = ?4, bytes = ?5, created = ?6, used = ?6, checksum = ?7",
-               absl::string_view(hash), id, SqlText{tenant}, SqlOptional{graph}, bytes, now,
-               AsBytes(checksum)));
+               hash, id, SqlText{tenant}, SqlOptional{graph}, bytes, now, AsBytes(checksum)));
     for (const Victim& victim : *victims) {
       ASSIGN_OR_RETURN(const bool gone, DropPlan(db, victim, /*even_held=*/false));
       if (!gone) continue;
@@ -338,9 +337,9 @@ absl::StatusOr<bool> SqliteStore::DropPlan(SqliteDb& db, const Victim& victim, b
   RETURN_IF_ERROR(
       db.Run("DELETE FROM plans WHERE hash = ?1 AND value = ?2 AND (?3 OR NOT EXISTS "
              "(SELECT 1 FROM holds WHERE plan = ?1 AND expires > ?4))",
-             absl::string_view(victim.hash), victim.at.value, int64_t{even_held}, NowMillis()));
+             victim.hash, victim.at.value, even_held, NowMillis()));
   if (db.changes() == 0) return false;  // another process was here
-  RETURN_IF_ERROR(db.Run("DELETE FROM holds WHERE plan = ?1", absl::string_view(victim.hash)));
+  RETURN_IF_ERROR(db.Run("DELETE FROM holds WHERE plan = ?1", victim.hash));
   RETURN_IF_ERROR(
       db.Run("UPDATE totals SET plans = plans - 1, plan_bytes = plan_bytes - ?1 WHERE id = 1",
              victim.at.bytes));
@@ -363,7 +362,7 @@ absl::Status SqliteStore::PutHold(SqliteDb& db, absl::string_view key, absl::str
   RETURN_IF_ERROR(db.Run(
       "INSERT INTO holds(plan, holder, expires) SELECT hash, ?2, ?3 FROM plans WHERE hash = ?1 "
       "ON CONFLICT(plan, holder) DO UPDATE SET expires = ?3",
-      absl::string_view(hash), SqlText{holder}, MsOf(expires)));
+      hash, SqlText{holder}, MsOf(expires)));
   if (db.changes() > 0) return absl::OkStatus();
   return absl::NotFoundError("there is no such plan in the store");
 }
@@ -382,8 +381,8 @@ absl::StatusOr<std::vector<Record>> SqliteStore::ListRecords(Shelf shelf, absl::
   std::vector<std::string> keys;
   {
     const absl::MutexLock lock(&reader_->mutex());
-    Statement rows = reader_->Query(kRecordSql.list, static_cast<int64_t>(shelf),
-                                    std::max(prefix, from), int64_t{limit});
+    Statement rows =
+        reader_->Query(kRecordSql.list, static_cast<int64_t>(shelf), std::max(prefix, from), limit);
     while (true) {
       const absl::StatusOr<bool> row = rows.Step();
       if (!row.ok()) return IndexError(row.status());

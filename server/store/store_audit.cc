@@ -103,10 +103,9 @@ absl::StatusOr<std::vector<AuditEntry>> SqliteStore::ListAudit(const AuditSelect
   }
   const std::string tenant = selection.tenant.value_or("");
   const int64_t since = selection.since.has_value() ? MsOf(*selection.since) : 0;
-  Statement rows = reader_->Query(kList, selection.before_number.value_or(INT64_MAX), since,
-                                  int64_t{selection.tenant.has_value()}, absl::string_view(tenant),
-                                  absl::string_view(selection.who),
-                                  absl::string_view(selection.what), int64_t{limit});
+  Statement rows =
+      reader_->Query(kList, selection.before_number.value_or(INT64_MAX), since,
+                     selection.tenant.has_value(), tenant, selection.who, selection.what, limit);
   std::vector<AuditEntry> entries;
   while (true) {
     const absl::StatusOr<bool> row = rows.Step();
@@ -152,10 +151,10 @@ absl::Status SqliteStore::TrimAudit() {
 // By pages, so that whoever reads a plan waits for one of them at most.
 absl::Status SqliteStore::EraseAuditBefore(int64_t oldest) {
   while (true) {
-    ASSIGN_OR_RETURN(const int64_t old, Number(kAnyOld, oldest, int64_t{kAuditPage}));
+    ASSIGN_OR_RETURN(const int64_t old, Number(kAnyOld, oldest, kAuditPage));
     if (old == 0) return absl::OkStatus();
     const absl::MutexLock lock(&write_mutex_);
-    RETURN_IF_ERROR(WriteOne(kEraseOld, oldest, int64_t{kAuditPage}));
+    RETURN_IF_ERROR(WriteOne(kEraseOld, oldest, kAuditPage));
   }
 }
 
@@ -179,7 +178,7 @@ absl::StatusOr<std::vector<AuditLineAt>> SqliteStore::AuditLinesBefore(int64_t n
   const absl::MutexLock lock(&reader_->mutex());
   Statement rows = reader_->Query(
       "SELECT number, tenant, what FROM audit WHERE number < ?1 ORDER BY number DESC LIMIT ?2",
-      number, int64_t{limit});
+      number, limit);
   std::vector<AuditLineAt> lines;
   while (true) {
     ASSIGN_OR_RETURN(const bool row, rows.Step());

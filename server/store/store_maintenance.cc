@@ -133,8 +133,8 @@ absl::Status SqliteStore::FlushUses() {
   return Write({}, Room::kReserve, [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     for (const auto& [hash, used] : uses) {
-      RETURN_IF_ERROR(db.Run("UPDATE plans SET used = ?1 WHERE hash = ?2 AND used < ?1", used,
-                             absl::string_view(hash)));
+      RETURN_IF_ERROR(
+          db.Run("UPDATE plans SET used = ?1 WHERE hash = ?2 AND used < ?1", used, hash));
     }
     return absl::OkStatus();
   });
@@ -290,7 +290,7 @@ absl::Status SqliteStore::MarkLost(const std::vector<Acknowledged::Entry>& keys,
       return db.Run(
           "INSERT INTO records(shelf, key, value, checksum) VALUES(?1, ?2, 0, x'') "
           "ON CONFLICT(shelf, key) DO UPDATE SET value = 0, checksum = x''",
-          int64_t{entry.what}, key);
+          entry.what, key);
     }
     ASSIGN_OR_RETURN(const std::optional<Location> before, Locate(db, kPlanSql, 0, key));
     RETURN_IF_ERROR(

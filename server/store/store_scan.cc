@@ -51,10 +51,10 @@ absl::StatusOr<std::vector<SqliteStore::Selected>> SqliteStore::Select(
   const absl::MutexLock lock(&reader_->mutex());
   const SqlOptional tenant{selection.tenant}, graph{selection.graph_digest};
   const int64_t held = held_too ? 1 : 0;
-  Statement rows = selection.key.has_value()
-                       ? reader_->Query(kSelectOne, NowMillis(), tenant, graph, before, held, limit,
-                                        absl::string_view(hash))
-                       : reader_->Query(kSelect, NowMillis(), tenant, graph, before, held, limit);
+  Statement rows =
+      selection.key.has_value()
+          ? reader_->Query(kSelectOne, NowMillis(), tenant, graph, before, held, limit, hash)
+          : reader_->Query(kSelect, NowMillis(), tenant, graph, before, held, limit);
   std::vector<Selected> selected;
   while (true) {
     const absl::StatusOr<bool> row = rows.Step();
@@ -217,7 +217,7 @@ absl::Status SqliteStore::ShowValue(const Sql& sql, int64_t shelf, ScannedValue 
 
 absl::StatusOr<std::vector<std::string>> SqliteStore::CheckStructure(int32_t limit) {
   const absl::MutexLock lock(&reader_->mutex());
-  Statement rows = reader_->Query("SELECT * FROM pragma_integrity_check(?1)", int64_t{limit});
+  Statement rows = reader_->Query("SELECT * FROM pragma_integrity_check(?1)", limit);
   std::vector<std::string> problems;
   while (true) {
     const absl::StatusOr<bool> row = rows.Step();

@@ -109,7 +109,6 @@ PgStatement&& PgStatement::Int(std::optional<int64_t> value) && {
 void PgStatement::Add(std::optional<std::string> value, Oid type) {
   values_.push_back(std::move(value));
   types_.push_back(type);
-  formats_.push_back(kBinary);
 }
 
 absl::string_view PgResult::Bytes(int row, int column) const {
@@ -271,9 +270,10 @@ absl::Status PgConnection::Send(absl::Span<const PgStatement> statements, PgDead
       values.push_back(value.has_value() ? value->data() : nullptr);
       lengths.push_back(value.has_value() ? static_cast<int>(value->size()) : 0);
     }
+    const std::vector<int> formats(values.size(), kBinary);
     // Without a name: poolers hand each transaction to another server.
     if (PQsendQueryParams(connection, s.sql_.c_str(), static_cast<int>(values.size()),
-                          s.types_.data(), values.data(), lengths.data(), s.formats_.data(),
+                          s.types_.data(), values.data(), lengths.data(), formats.data(),
                           kBinary) != 1) {
       return absl::UnavailableError(OneLine(PQerrorMessage(connection)));
     }

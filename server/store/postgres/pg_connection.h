@@ -56,7 +56,6 @@ class PgStatement {
   std::string sql_;
   std::vector<std::optional<std::string>> values_;
   std::vector<Oid> types_;
-  std::vector<int> formats_;
 };
 
 // Fails, with everything before it in its batch, unless `from` has `rows` rows; what it says then
