@@ -32,14 +32,12 @@ bool SkipStretch(std::string& key) {
 
 constexpr char kSelect[] =
     "SELECT hash, value, tenant, bytes, created, used, EXISTS(SELECT 1 FROM holds WHERE plan = "
-    "hash "
-    "AND expires > ?1) AS held FROM plans WHERE (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR "
-    "graph = ?3) AND used < ?4 AND (?5 OR NOT held) ORDER BY used DESC LIMIT ?6";
+    "hash AND expires > ?1) AS held FROM plans WHERE (?2 IS NULL OR tenant = ?2) AND (?3 IS "
+    "NULL OR graph = ?3) AND used < ?4 AND (?5 OR NOT held) ORDER BY used DESC LIMIT ?6";
 constexpr char kSelectOne[] =
     "SELECT hash, value, tenant, bytes, created, used, EXISTS(SELECT 1 FROM holds WHERE plan = "
-    "hash "
-    "AND expires > ?1) AS held FROM plans WHERE (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR "
-    "graph = ?3) AND used < ?4 AND (?5 OR NOT held) AND hash = ?7 LIMIT ?6";
+    "hash AND expires > ?1) AS held FROM plans WHERE (?2 IS NULL OR tenant = ?2) AND (?3 IS "
+    "NULL OR graph = ?3) AND used < ?4 AND (?5 OR NOT held) AND hash = ?7 LIMIT ?6";
 
 }  // namespace
 

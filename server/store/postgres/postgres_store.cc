@@ -174,8 +174,7 @@ absl::Status PostgresStore::HoldPlan(absl::string_view key, absl::string_view ho
 absl::Status PostgresStore::ReleaseHolds(absl::string_view holder) {
   constexpr char kNothingPinned[] =
       " AND NOT EXISTS (SELECT 1 FROM bucketd_record WHERE shelf = $2 AND key >= $1 AND ($3 IS "
-      "NULL "
-      "OR key < $3))";
+      "NULL OR key < $3))";
   const auto of_holder = [&](std::string sql) {
     return PgStatement(std::move(sql))
         .Bytes(holder)
