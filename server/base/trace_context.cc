@@ -1,7 +1,6 @@
 #include "server/base/trace_context.h"
 
-#include <algorithm>
-
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace bucketd {
@@ -13,18 +12,12 @@ constexpr size_t kParentAt = 36;
 constexpr size_t kFlagsAt = 53;
 constexpr size_t kLength = 55;
 
-int HexValue(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
-}
-
 bool IsHex(absl::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return HexValue(c) >= 0; });
+  return text.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
 }
 
 bool IsZero(absl::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c == '0'; });
+  return text.find_first_not_of('0') == absl::string_view::npos;
 }
 
 }  // namespace
@@ -43,7 +36,7 @@ std::optional<TraceContext> ParseTraceparent(absl::string_view header) {
   }
   if (!IsHex(trace_id) || !IsHex(parent_id) || !IsHex(flags)) return std::nullopt;
   if (IsZero(trace_id) || IsZero(parent_id)) return std::nullopt;
-  const bool sampled = (HexValue(flags[1]) & 1) != 0;
+  const bool sampled = absl::StrContains("13579bdf", flags[1]);  // the lowest bit
   return TraceContext{std::string(trace_id), std::string(parent_id), sampled};
 }
 
