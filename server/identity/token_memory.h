@@ -1,7 +1,8 @@
 // Tokens that were found to be right, or wrong, so that a caller's next call costs a hash and no
-// signature. Thread-safe.
+// signature.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,16 +16,40 @@
 
 #include "server/identity/identities.h"
 #include "server/identity/token.h"
-#include "server/identity/wrong_tokens.h"
 
 namespace bucketd {
 
+// How often hosts may show tokens that turn out to be wrong. Each costs a signature check (a tenth
+// of a millisecond of the thread that takes calls), and whoever sends another one each time is
+// known by nothing but where it comes from. In constant memory: hosts share a budget where their
+// hashes do, by a number that nobody knows. Not thread-safe.
+class WrongTokens {
+ public:
+  static constexpr int64_t kAtOnce = 50;
+  static constexpr int64_t kPerSecond = 5;
+
+  // Whether a token from there may be checked.
+  bool MayCheck(absl::string_view host, int64_t now_s) { return Refilled(host, now_s).left > 0; }
+  // It was wrong.
+  void Count(absl::string_view host, int64_t now_s) { --Refilled(host, now_s).left; }
+
+ private:
+  struct Budget {
+    int64_t left = kAtOnce;
+    int64_t at_s = 0;
+  };
+  Budget& Refilled(absl::string_view host, int64_t now_s);
+
+  std::array<Budget, 1024> budgets_{};
+};
+
+// Thread-safe.
 class TokenMemory {
  public:
   // The name that the token gives by the issuers of `identities` at that time; errors as of
   // ReadToken and CheckIsCurrent. What other identities said of a token counts no more.
   // RESOURCE_EXHAUSTED: its host has shown so many wrong ones that one that nobody has seen before
-  // is not looked at now (wrong_tokens.h).
+  // is not looked at now.
   absl::StatusOr<std::string> NameIn(absl::string_view token, absl::string_view host,
                                      const std::shared_ptr<const Identities>& identities,
                                      int64_t now_s);
