@@ -26,7 +26,7 @@ void Decoder::Boundary(int64_t next_ps) {
     if (batch_of_[Index(c)] < 0) Launch({c});
   }
   inline_ready_.clear();
-  DropGathered();
+  if (!gathered_.empty()) DropGathered();
   for (size_t g = NextWire(0, next_ps); g != SIZE_MAX; g = NextWire(g + 1, next_ps)) {
     FeedWire(static_cast<GroupId>(g), next_ps);
   }
