@@ -1,7 +1,7 @@
 // How long a plan takes: from a parsed graph to a verified plan, on one core.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
 
+#include "passes/base/status_macros.h"
 #include "passes/io/fx_json.h"
 #include "passes/ir/graph_builder.h"
 #include "passes/planner.h"
@@ -37,39 +38,34 @@ void ReportPasses(benchmark::State& state, const Graph& graph, const std::vector
   state.counters["verify_ms"] = static_cast<double>(verify_ns) * 1e-6;
 }
 
-void PlanGraph(benchmark::State& state, const Graph& graph, const Costs& costs,
-               const PlanOptions& options) {
+absl::Status PlanGraph(benchmark::State& state, const Graph& graph, const Costs& costs, int mode) {
   std::vector<PassRun> runs;
   for (auto unused : state) {
     runs.clear();
-    absl::StatusOr<Plan> plan =
-        MakePlan(graph, costs, options,
-                 [&](const PassRun& run, const PassContext&, const Plan&) { runs.push_back(run); });
-    if (!plan.ok()) {
-      state.SkipWithError(plan.status().ToString().c_str());
-      return;
-    }
-    benchmark::DoNotOptimize(plan->order.data());
+    ASSIGN_OR_RETURN(const Plan plan, MakePlan(graph, costs, Options(mode),
+                                               [&](const PassRun& run, const PassContext&,
+                                                   const Plan&) { runs.push_back(run); }));
+    benchmark::DoNotOptimize(plan.order.data());
   }
   ReportPasses(state, graph, runs);
+  return absl::OkStatus();
+}
+
+void SkipUnless(const absl::Status& status, benchmark::State& state) {
+  if (!status.ok()) state.SkipWithError(status.ToString().c_str());
 }
 
 void PlanCaptured(benchmark::State& state, const std::string& name, int mode) {
-  const char* data = std::getenv("BUCKETD_TEST_DATA");
-  const std::filesystem::path file =
-      std::filesystem::path(data != nullptr ? data : "tests/data") / "graphs" / (name + ".json.gz");
-  absl::StatusOr<CapturedGraph> captured = ReadCapturedGraphFile(file.string());
-  if (!captured.ok()) {
-    state.SkipWithError(captured.status().ToString().c_str());
-    return;
-  }
-  const absl::StatusOr<Costs> costs =
-      Costs::FromFile(captured->graph, captured->costs, CostProfile());
-  if (!costs.ok()) {
-    state.SkipWithError(costs.status().ToString().c_str());
-    return;
-  }
-  PlanGraph(state, captured->graph, *costs, Options(mode));
+  const auto plan = [&]() -> absl::Status {
+    const char* data = std::getenv("BUCKETD_TEST_DATA");
+    ASSIGN_OR_RETURN(const CapturedGraph captured,
+                     ReadCapturedGraphFile(absl::StrCat(data != nullptr ? data : "tests/data",
+                                                        "/graphs/", name, ".json.gz")));
+    ASSIGN_OR_RETURN(const Costs costs,
+                     Costs::FromFile(captured.graph, captured.costs, CostProfile()));
+    return PlanGraph(state, captured.graph, costs, mode);
+  };
+  SkipUnless(plan(), state);
 }
 
 BENCHMARK_CAPTURE(PlanCaptured, llama3_8b_fsdp8_bw, "llama3_8b_fsdp8.bw", kBlocks)
@@ -97,9 +93,9 @@ BENCHMARK_CAPTURE(PlanCaptured, llama3_70b_fsdp64_bw, "llama3_70b_fsdp64.bw", kB
 // A forward of blocks of nine parameters, about 30 nodes each, which take their groups in turn.
 class Synthetic {
  public:
-  explicit Synthetic(int32_t nodes, int32_t groups = 1) : builder_("synthetic"), groups_(groups) {
+  Synthetic(int32_t nodes, int32_t groups) : builder_("synthetic"), groups_(groups) {
     for (int32_t lane = 0; lane < groups; ++lane) {
-      Check(builder_.AddGroup({"dp", lane, 8}).status());
+      error_.Update(builder_.AddGroup({"dp", lane, 8}).status());
     }
     const int32_t blocks = std::max(2, nodes / 45);
     std::vector<NodeId> parameters;
@@ -109,76 +105,59 @@ class Synthetic {
       }
     }
     NodeId h = Placeholder("", {64, 64});
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const NodeId cast = Call("aten._to_copy.default", {parameters[i]}, {8, 64}, 0);
-      h = Call("aten.mm.default", {h, Gather(cast)}, {64, 64}, kComputeFlag);
+    for (const NodeId parameter : parameters) {
+      const NodeId weight = Gather(Call("aten._to_copy.default", {parameter}, {8, 64}, 0));
+      h = Call("aten.mm.default", {h, weight}, {64, 64}, kComputeFlag);
     }
     const NodeSpec::Slot slot{h, SlotKind::kOutput, ""};
-    NodeSpec spec;
-    spec.kind = NodeKind::kOutput;
-    spec.op = "output";
-    const std::vector<NodeId> inputs = {h};
-    spec.inputs = inputs;
+    NodeSpec spec = Of(NodeKind::kOutput, "output");
     spec.slots = absl::MakeConstSpan(&slot, 1);
-    Add(spec);
+    Add(spec, {h}, {});
   }
 
   absl::StatusOr<Graph> Build() && {
-    if (!error_.ok()) return error_;
+    RETURN_IF_ERROR(error_);
     return std::move(builder_).Build();
   }
 
  private:
   using Shape = std::vector<int64_t>;
 
-  void Check(const absl::Status& status) {
-    if (error_.ok()) error_ = status;
+  static NodeSpec Of(NodeKind kind, absl::string_view op) {
+    NodeSpec spec;
+    spec.kind = kind;
+    spec.op = op;
+    return spec;
   }
-  NodeId Add(const NodeSpec& spec) {
+  NodeId Add(NodeSpec spec, const std::vector<NodeId>& inputs, const Shape& shape) {
+    const NodeSpec::Tensor tensor{DType::kBF16, shape};
+    spec.inputs = inputs;
+    if (!shape.empty()) spec.outputs = absl::MakeConstSpan(&tensor, 1);
     const absl::StatusOr<NodeId> id = builder_.Add(spec);
-    Check(id.status());
-    return id.ok() ? *id : 0;
+    error_.Update(id.status());
+    return id.value_or(0);
   }
   NodeId Placeholder(const std::string& fqn, const Shape& shape) {
-    const NodeSpec::Tensor tensor{DType::kBF16, shape};
-    NodeSpec spec;
-    spec.kind = NodeKind::kPlaceholder;
-    spec.op = "placeholder";
+    NodeSpec spec = Of(NodeKind::kPlaceholder, "placeholder");
     spec.role = fqn.empty() ? Role::kInput : Role::kParameter;
     spec.parameter = fqn;
-    spec.outputs = absl::MakeConstSpan(&tensor, 1);
-    return Add(spec);
+    return Add(spec, {}, shape);
   }
   NodeId Call(absl::string_view op, const std::vector<NodeId>& inputs, const Shape& shape,
               uint8_t flags) {
-    const NodeSpec::Tensor tensor{DType::kBF16, shape};
-    NodeSpec spec;
-    spec.kind = NodeKind::kCall;
-    spec.op = op;
+    NodeSpec spec = Of(NodeKind::kCall, op);
     spec.flags = flags;
     spec.flops = flags != 0 ? 2 * 64 * 64 * 64 : 0;
-    spec.inputs = inputs;
-    spec.outputs = absl::MakeConstSpan(&tensor, 1);
-    return Add(spec);
+    return Add(spec, inputs, shape);
   }
   NodeId Gather(NodeId input) {
-    const Shape shape = {64, 64};
-    const NodeSpec::Tensor tensor{DType::kBF16, shape};
-    NodeSpec spec;
-    spec.kind = NodeKind::kCollective;
-    spec.op = "all_gather";
-    spec.collective.kind = CollectiveKind::kAllGather;
-    spec.collective.group = gathers_++ % groups_;
-    const std::vector<NodeId> inputs = {input};
-    spec.inputs = inputs;
-    spec.outputs = absl::MakeConstSpan(&tensor, 1);
-    const std::vector<NodeId> start = {Add(spec)};
-    spec.kind = NodeKind::kWait;
-    spec.op = "wait_tensor";
-    spec.collective = {};
-    spec.inputs = start;
-    spec.alias_of = start;
-    return Add(spec);
+    NodeSpec start = Of(NodeKind::kCollective, "all_gather");
+    start.collective.kind = CollectiveKind::kAllGather;
+    start.collective.group = gathers_++ % groups_;
+    const std::vector<NodeId> started = {Add(start, {input}, {64, 64})};
+    NodeSpec wait = Of(NodeKind::kWait, "wait_tensor");
+    wait.alias_of = started;
+    return Add(wait, started, {64, 64});
   }
 
   GraphBuilder builder_;
@@ -187,28 +166,21 @@ class Synthetic {
   absl::Status error_;
 };
 
-void PlanBuilt(benchmark::State& state, const absl::StatusOr<Graph>& graph, int mode) {
-  if (!graph.ok()) {
-    state.SkipWithError(graph.status().ToString().c_str());
-    return;
-  }
-  Mesh mesh;
-  mesh.dims.push_back({"dp", 8, 0, ""});
-  const absl::StatusOr<Costs> costs = Costs::FromDeviceModel(*graph, mesh, CostProfile());
-  if (!costs.ok()) {
-    state.SkipWithError(costs.status().ToString().c_str());
-    return;
-  }
-  PlanGraph(state, *graph, *costs, Options(mode));
-  state.SetComplexityN(graph->size());
+void PlanBuilt(benchmark::State& state, int64_t nodes, int64_t groups, int mode) {
+  const auto plan = [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const Graph graph,
+                     Synthetic(static_cast<int32_t>(nodes), static_cast<int32_t>(groups)).Build());
+    Mesh mesh;
+    mesh.dims.push_back({"dp", 8, 0, ""});
+    ASSIGN_OR_RETURN(const Costs costs, Costs::FromDeviceModel(graph, mesh, CostProfile()));
+    state.SetComplexityN(graph.size());
+    return PlanGraph(state, graph, costs, mode);
+  };
+  SkipUnless(plan(), state);
 }
-void PlanSynthetic(benchmark::State& state, int mode) {
-  PlanBuilt(state, Synthetic(static_cast<int32_t>(state.range(0))).Build(), mode);
-}
+void PlanSynthetic(benchmark::State& state, int mode) { PlanBuilt(state, state.range(0), 1, mode); }
 // The same nodes over more and more groups.
-void PlanGroups(benchmark::State& state) {
-  PlanBuilt(state, Synthetic(10'000, static_cast<int32_t>(state.range(0))).Build(), kAuto);
-}
+void PlanGroups(benchmark::State& state) { PlanBuilt(state, 10'000, state.range(0), kAuto); }
 void Sizes(benchmark::internal::Benchmark* bench) {
   for (const int64_t nodes : {10'000, 100'000, 1'000'000}) bench->Arg(nodes);
   bench->Unit(benchmark::kMillisecond)->Complexity(benchmark::oNLogN);
