@@ -240,14 +240,23 @@ void OrderReplay::RunPutOff(LeaderId done) {
   }
 }
 
+// The first to end of what is to be waited for; null: there is none.
+const OrderReplay::Outstanding* OrderReplay::FirstToEnd() {
+  while (!outstanding_.empty() && launch_[Index(outstanding_.top().batch)].waited) {
+    outstanding_.pop();
+  }
+  return outstanding_.empty() ? nullptr : &outstanding_.top();
+}
+
 // Waits for what has ended, as it was launched, which costs nothing.
 void OrderReplay::TakeEnded() {
   if (late_) return;
   const int64_t now = clock_.now_ps();
   ended_.clear();
-  for (; !outstanding_.empty() && outstanding_.top().end_ps <= now; outstanding_.pop()) {
-    const Outstanding& first = outstanding_.top();
-    if (!launch_[Index(first.batch)].waited) ended_.emplace_back(first.place, first.batch);
+  for (const Outstanding* first = FirstToEnd(); first != nullptr && first->end_ps <= now;
+       first = FirstToEnd()) {
+    ended_.emplace_back(first->place, first->batch);
+    outstanding_.pop();
   }
   std::sort(ended_.begin(), ended_.end());
   for (const auto& [place, batch] : ended_) Wait(batch);
@@ -255,10 +264,10 @@ void OrderReplay::TakeEnded() {
 
 // Before what would take memory over the limit: waits for what ends first.
 void OrderReplay::MakeRoom(int64_t bytes) {
-  while (bytes > 0 && memory_.live() + bytes > limit_ && !outstanding_.empty()) {
-    const int32_t first = outstanding_.top().batch;
-    outstanding_.pop();
-    if (!launch_[Index(first)].waited) Wait(first);
+  while (bytes > 0 && memory_.live() + bytes > limit_) {
+    const Outstanding* first = FirstToEnd();
+    if (first == nullptr) return;
+    Wait(first->batch);
   }
 }
 

@@ -67,6 +67,7 @@ class OrderReplay {
   bool Await(int32_t batch);
   void Wait(int32_t batch);
   void Emit(LeaderId leader);
+  const Outstanding* FirstToEnd();
   void TakeEnded();
   void MakeRoom(int64_t bytes);
   void RunPutOff(LeaderId done);
