@@ -118,7 +118,7 @@ class ClusterTest : public AgreementTest {
 
   // As it stands in the store.
   uint64_t IncarnationOf(size_t which) {
-    const auto store = SqliteStore::Open({.directory = folder_ + "/store", .read_only = true});
+    const auto store = SqliteStore::Open({{.read_only = true}, folder_ + "/store"});
     EXPECT_TRUE(store.ok()) << store.status();
     const auto value =
         (*store)->GetRecord(Shelf::kReplicas, absl::StrCat("replica/unix:", folder_, "/", which));
@@ -141,7 +141,7 @@ class Liar : public v1::Peers::Service {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address_, grpc::InsecureServerCredentials()).RegisterService(this);
     server_ = builder.BuildAndStart();
-    const auto store = SqliteStore::Open({.directory = folder + "/store"});
+    const auto store = SqliteStore::Open({{}, folder + "/store"});
     EXPECT_TRUE(store.ok()) << store.status();
     v1::ReplicaRecord replica;
     replica.set_format_version(1);

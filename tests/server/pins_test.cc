@@ -109,7 +109,7 @@ TEST_F(PinTest, AfterARestartOneRankOfTheSameGenerationNeedNotWaitForTheOthers) 
 TEST_F(PinTest, APlanThatIsInMemoryAloneIsKeptWithThePin) {
   StartServer();
   ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).response.has_plan());
-  const auto store = SqliteStore::Open({.directory = options_.store_dir});
+  const auto store = SqliteStore::Open({{}, options_.store_dir});
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ((*store)->EvictPlans({}).value_or(-1), 1);
   const std::string plan = Agree({});
@@ -163,7 +163,7 @@ TEST_F(PinTest, AVersionThatIsLostIsAnErrorOfTheScopeAndNoOtherTakesItsPlace) {
   stub_.reset();
   server_.reset();
   {
-    const auto store = SqliteStore::Open({.directory = options_.store_dir});
+    const auto store = SqliteStore::Open({{}, options_.store_dir});
     ASSERT_TRUE(store.ok()) << store.status();
     const std::string key =
         absl::StrCat("version/", absl::StrReplaceAll(lost, {{"@", "/000000000"}}));
@@ -204,7 +204,7 @@ TEST_F(PinTest, OfTwoServersOnOneFolderTheFirstPinHoldsForAllRanks) {
   Calls late;
   late.push_back(call_second(0));
   ASSERT_TRUE(Eventually([&] {  // its plan is here, made with the older version
-    const auto store = SqliteStore::Open({.directory = options_.store_dir, .read_only = true});
+    const auto store = SqliteStore::Open({{.read_only = true}, options_.store_dir});
     return store.ok() && (*store)->Stats()->plans == 1;
   }));
   Calls first = AllRanks(ForwardGraph(), {.size = 2, .cost_profile = "latest"});

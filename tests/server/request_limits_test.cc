@@ -214,7 +214,7 @@ TEST_F(RequestLimitsTest, WhateverCallersKeepBusyFilesAndTheStoreAreLookedAt) {
     workers->WaitUntilHolding(i + 1);
   }
   std::ofstream(options_.tenants_file) << "[others]\nuploads = 22\n";
-  const auto store = SqliteStore::Open({.directory = options_.store_dir});
+  const auto store = SqliteStore::Open({{}, options_.store_dir});
   ASSERT_TRUE(store.ok()) << store.status();
   prometheus::Gauge gauge;
   PlanningSwitch other(**store, /*durable=*/true, gauge);

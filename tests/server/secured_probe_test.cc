@@ -119,7 +119,7 @@ class SecuredProbeTest : public SecuredTest {
 
   // As it stands in the store.
   uint64_t IncarnationNow() {
-    const auto store = SqliteStore::Open({.directory = options_.store_dir, .read_only = true});
+    const auto store = SqliteStore::Open({{.read_only = true}, options_.store_dir});
     EXPECT_TRUE(store.ok()) << store.status();
     const auto value =
         (*store)->GetRecord(Shelf::kReplicas, absl::StrCat("replica/", options_.cluster_address));

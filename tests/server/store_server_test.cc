@@ -39,7 +39,7 @@ class StoreServerTest : public ServerTest {
     StartServer();
   }
   void FillStore() {
-    const auto store = SqliteStore::Open({.directory = options_.store_dir});
+    const auto store = SqliteStore::Open({{}, options_.store_dir});
     ASSERT_TRUE(store.ok()) << store.status();
     for (int i = 0; i < 40; ++i) {
       const std::string filler(3000, static_cast<char>('a' + i % 26));
@@ -130,7 +130,7 @@ TEST_F(StoreServerTest, APlanOfAnotherGraphIsNeverGivenOut) {
   stub_.reset();
   server_.reset();
   {
-    const auto store = SqliteStore::Open({.directory = options_.store_dir});
+    const auto store = SqliteStore::Open({{}, options_.store_dir});
     ASSERT_TRUE(store.ok()) << store.status();
     PlanSelection forward;
     forward.graph_digest = ToHex(ForwardGraph().digest);
@@ -273,7 +273,7 @@ TEST_F(StoreServerTest, CtlNamesWhatIsDamagedAndRefusesWhatItCannotTrust) {
   const std::string bundle = folder_ + "/plans.bundle";
   std::string key;
   {
-    const auto store = SqliteStore::Open({.directory = options_.store_dir});
+    const auto store = SqliteStore::Open({{}, options_.store_dir});
     ASSERT_TRUE(store.ok()) << store.status();
     PlanSelection forward;
     forward.graph_digest = ToHex(ForwardGraph().digest);

@@ -68,7 +68,7 @@ Agreeing AgreeingOn(const std::string& job, const Pin& pin,
 struct Half {
   explicit Half(const std::string& folder, milliseconds pin_ttl = std::chrono::hours(1),
                 int64_t pins_per_tenant = 4096)
-      : store(*SqliteStore::Open({.directory = folder, .busy_timeout = std::chrono::seconds(20)})),
+      : store(*SqliteStore::Open({{}, folder, std::chrono::seconds(20)})),
         quotas("", TenantLimits::OfPins(pins_per_tenant), registry),
         pins(*store, agreement_metrics, quotas, pin_ttl) {
     EXPECT_TRUE(pins.Open().ok());
@@ -238,7 +238,7 @@ class Interrupted final : public ForwardingStore {
 
 TEST_F(TwoServersTest, WhatIsPinnedWhileAJobGivesWayOrIsReleasedIsWholeOrGone) {
   Half other(options_.directory);
-  const auto store = *SqliteStore::Open({.directory = options_.directory});
+  const auto store = *SqliteStore::Open({{}, options_.directory});
   Interrupted link(*store);
   prometheus::Registry registry;
   AgreementMetrics metrics(registry);
@@ -458,7 +458,7 @@ TEST_F(TwoServersTest, NoEpochIsGivenTwiceAndEachIsGreaterThanBefore) {
 
 TEST_F(TwoServersTest, WithoutAStoreThatCanBeWrittenEpochsGoOn) {
   { const Half made(options_.directory); }
-  const auto reader = *SqliteStore::Open({.directory = options_.directory, .read_only = true});
+  const auto reader = *SqliteStore::Open({{.read_only = true}, options_.directory});
   Epochs epochs(*reader, NowMs);
   EXPECT_FALSE(epochs.Take().ok());
   const uint64_t first = epochs.Next();
