@@ -6,8 +6,6 @@
 //   echo_server localhost:4711 REPLY_FILE FOLDER     mutual TLS: server.pem, server.key and ca.pem
 //   there
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "grpcpp/security/server_credentials.h"
@@ -15,6 +13,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/byte_buffer.h"
 
+#include "passes/base/read_file.h"
 #include "proto/planner.grpc.pb.h"
 
 namespace bucketd {
@@ -42,11 +41,9 @@ class EchoService final : public v1::Planner::WithRawCallbackMethod_GetPlan<v1::
   const std::string reply_;
 };
 
+// "" if it cannot be read.
 std::string FileText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return ReadFile(path, int64_t{1} << 30).value_or("");
 }
 
 std::shared_ptr<grpc::ServerCredentials> Credentials(const std::string& folder) {

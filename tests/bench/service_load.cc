@@ -4,16 +4,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/completion_queue.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
 
-#include "passes/base/digest.h"
+#include "passes/base/read_file.h"
 #include "proto/planner.pb.h"
 
 namespace bucketd {
@@ -38,11 +38,38 @@ std::string ToString(const grpc::ByteBuffer& buffer) {
   return bytes;
 }
 
-std::string FileText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+// A GetPlan, and another one when it is over.
+struct Call {
+  std::shared_ptr<grpc::GenericStub> stub;
+  std::unique_ptr<grpc::ClientContext> context;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  Clock::time_point start;
+
+  void Start(const grpc::ByteBuffer& request, grpc::CompletionQueue& queue) {
+    reply.Clear();
+    context = std::make_unique<grpc::ClientContext>();
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+    start = Clock::now();
+    reader = stub->PrepareUnaryCall(context.get(), kMethod, request, &queue);
+    reader->StartCall();
+    reader->Finish(&reply, &status, this);
+  }
+};
+
+// The next to end; null once the queue is shut down.
+Call* Next(grpc::CompletionQueue& queue) {
+  void* call = nullptr;
+  bool ok = false;
+  return queue.Next(&call, &ok) ? static_cast<Call*>(call) : nullptr;
+}
+
+// REQUIRES: no call is under way.
+void Close(grpc::CompletionQueue& queue) {
+  queue.Shutdown();
+  while (Next(queue) != nullptr) {
+  }
 }
 
 }  // namespace
@@ -61,20 +88,12 @@ std::shared_ptr<grpc::Channel> FreshChannel(const std::string& address, const st
   if (tls.empty()) {
     return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   }
-  const grpc::SslCredentialsOptions files{FileText(tls + "/ca.pem"), FileText(tls + "/client.key"),
-                                          FileText(tls + "/client.pem")};
+  const auto file = [&](const char* name) {
+    return ReadFile(absl::StrCat(tls, "/", name), int64_t{1} << 20).value_or("");
+  };
+  const grpc::SslCredentialsOptions files{file("ca.pem"), file("client.key"), file("client.pem")};
   return grpc::CreateCustomChannel(address, grpc::SslCredentials(files), arguments);
 }
-
-struct Load::Call {
-  std::unique_ptr<grpc::ClientContext> context;
-  std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
-  grpc::GenericStub* stub = nullptr;
-  const grpc::ByteBuffer* request = nullptr;
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  Clock::time_point start;
-};
 
 Load::Load(const std::string& address, int outstanding, const std::string& tls)
     : outstanding_(outstanding) {
@@ -84,98 +103,52 @@ Load::Load(const std::string& address, int outstanding, const std::string& tls)
       std::fprintf(stderr, "nobody answers at %s\n", address.c_str());
       std::exit(1);
     }
-    stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
+    stubs_.push_back(std::make_shared<grpc::GenericStub>(channel));
   }
-}
-
-Load::~Load() {
-  queue_.Shutdown();
-  void* tag = nullptr;
-  bool ok = false;
-  while (queue_.Next(&tag, &ok)) {
-  }
-}
-
-void Load::Start(Call& call) {
-  call.reply.Clear();
-  call.context = std::make_unique<grpc::ClientContext>();
-  call.context->set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
-  call.start = Clock::now();
-  call.reader = call.stub->PrepareUnaryCall(call.context.get(), kMethod, *call.request, &queue_);
-  call.reader->StartCall();
-  call.reader->Finish(&call.reply, &call.status, &call);
 }
 
 LoadResult Load::Run(const std::string& request, size_t reply_bytes, double seconds) {
   const grpc::ByteBuffer bytes = ToByteBuffer(request);
+  grpc::CompletionQueue queue;
   std::vector<Call> calls(static_cast<size_t>(outstanding_));
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                    std::chrono::duration<double>(seconds));
   for (size_t i = 0; i < calls.size(); ++i) {
-    calls[i].stub = stubs_[i % stubs_.size()].get();
-    calls[i].request = &bytes;
-    Start(calls[i]);
+    calls[i].stub = stubs_[i % stubs_.size()];
+    calls[i].Start(bytes, queue);
   }
   LoadResult result;
-  size_t open = calls.size();
-  void* tag = nullptr;
-  bool ok = false;
-  while (open > 0 && queue_.Next(&tag, &ok)) {
-    auto& call = *static_cast<Call*>(tag);
+  for (size_t open = calls.size(); open > 0;) {
+    Call& call = *Next(queue);
     const Clock::time_point now = Clock::now();
     ++result.requests;
     result.micros.push_back(std::chrono::duration<float, std::micro>(now - call.start).count());
     if (!call.status.ok() || call.reply.Length() != reply_bytes) ++result.failed;
     if (now < end) {
-      Start(call);
+      call.Start(bytes, queue);
     } else {
       --open;
     }
   }
+  Close(queue);
   return result;
 }
-
-namespace {
-
-struct StormCall {
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<grpc::GenericStub> stub;
-  std::unique_ptr<grpc::ClientContext> context;
-  std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-
-  void Start(const grpc::ByteBuffer& request, grpc::CompletionQueue& queue) {
-    reply.Clear();
-    context = std::make_unique<grpc::ClientContext>();
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
-    reader = stub->PrepareUnaryCall(context.get(), kMethod, request, &queue);
-    reader->StartCall();
-    reader->Finish(&reply, &status, this);
-  }
-};
-
-}  // namespace
 
 StormResult Storm(const std::string& address, int connections, const std::string& request,
                   const std::string& with_graph, const std::string& tls) {
   const grpc::ByteBuffer bytes = ToByteBuffer(request);
   const grpc::ByteBuffer graph_bytes = ToByteBuffer(with_graph);
   grpc::CompletionQueue queue;
-  std::vector<StormCall> calls(static_cast<size_t>(connections));
+  std::vector<Call> calls(static_cast<size_t>(connections));
   const Clock::time_point start = Clock::now();
-  for (StormCall& call : calls) {
-    call.channel = FreshChannel(address, tls);
-    call.stub = std::make_unique<grpc::GenericStub>(call.channel);
+  for (Call& call : calls) {
+    call.stub = std::make_shared<grpc::GenericStub>(FreshChannel(address, tls));
     call.Start(bytes, queue);
   }
   StormResult result;
   std::vector<std::string> replies;
-  int open = connections;
-  void* tag = nullptr;
-  bool ok = false;
-  while (open > 0 && queue.Next(&tag, &ok)) {
-    auto& call = *static_cast<StormCall*>(tag);
+  for (int open = connections; open > 0;) {
+    Call& call = *Next(queue);
     std::string reply = call.status.ok() ? ToString(call.reply) : std::string();
     // Small: no plan, but the request to send the graph.
     if (!reply.empty() && reply.size() < 64) {
@@ -186,9 +159,7 @@ StormResult Storm(const std::string& address, int connections, const std::string
     replies.push_back(std::move(reply));
   }
   result.wall_seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
+  Close(queue);
   std::string plan;
   for (const std::string& reply : replies) {
     v1::GetPlanResponse message;
@@ -206,16 +177,11 @@ StormResult Storm(const std::string& address, int connections, const std::string
 
 std::string CallOnce(const std::shared_ptr<grpc::Channel>& channel, const std::string& request) {
   grpc::CompletionQueue queue;
-  StormCall call;
-  call.channel = channel;
-  call.stub = std::make_unique<grpc::GenericStub>(channel);
+  Call call;
+  call.stub = std::make_shared<grpc::GenericStub>(channel);
   call.Start(ToByteBuffer(request), queue);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
+  Next(queue);
+  Close(queue);
   if (!call.status.ok()) {
     std::fprintf(stderr, "GetPlan: %s\n", call.status.error_message().c_str());
     return "";

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "grpcpp/channel.h"
-#include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
 
 namespace bucketd {
@@ -25,20 +24,13 @@ class Load {
  public:
   // min(outstanding, 64) connections of their own; waits until they stand. `tls`: as FreshChannel.
   Load(const std::string& address, int outstanding, const std::string& tls = "");
-  ~Load();
-  Load(const Load&) = delete;
-  Load& operator=(const Load&) = delete;
 
   // Keeps `outstanding` calls under way for so long; the replies have `reply_bytes`.
   LoadResult Run(const std::string& request, size_t reply_bytes, double seconds);
 
  private:
-  struct Call;
-  void Start(Call& call);
-
   const int outstanding_;
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
-  grpc::CompletionQueue queue_;
+  std::vector<std::shared_ptr<grpc::GenericStub>> stubs_;
 };
 
 struct StormResult {
