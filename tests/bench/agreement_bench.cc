@@ -50,16 +50,13 @@ double CpuSeconds() {
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Planning is on.
-std::optional<std::string> Never() { return std::nullopt; }
-
 // A server without its network.
 struct Planner {
   explicit Planner(const ServerOptions& o)
       : options(o),
         store(*SqliteStore::Open({})),
-        agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options, Never,
-                   nullptr, Never}) {}
+        agreement({broker, cache, graphs, intake, pins, timers, agreement_metrics, options,
+                   planning, costs}) {}
   ~Planner() {
     timers.Stop();
     agreement.Stop();
@@ -72,6 +69,7 @@ struct Planner {
   CostMetrics cost_metrics{registry};
   std::unique_ptr<SqliteStore> store;
   CostCatalog costs{*store, cost_metrics};
+  PlanningSwitch planning{*store, /*durable=*/false, metrics.planning_enabled};
   PlanCache cache{int64_t{64} << 20, metrics};
   Quotas quotas{"", {}, registry};
   GraphStore graphs{int64_t{64} << 20, metrics, quotas};
