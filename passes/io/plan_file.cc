@@ -26,11 +26,6 @@ std::string TextOf(const json& bucket, const char* key) {
   return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
 }
 
-int64_t NumberOf(const json& bucket, const char* key) {
-  const json* value = internal::Find(bucket, key);
-  return value != nullptr && value->is_number_integer() ? value->get<int64_t>() : 0;
-}
-
 absl::StatusOr<PlanFile> ReadJson(absl::string_view text) {
   PlanFile file;
   ASSIGN_OR_RETURN(file.plan, PlanFromJson(text));
@@ -38,17 +33,14 @@ absl::StatusOr<PlanFile> ReadJson(absl::string_view text) {
   const json* buckets = internal::Find(object, "buckets");
   if (buckets == nullptr) return file;
   for (const json& bucket : *buckets) {
-    file.stated.push_back({TextOf(bucket, "kind"), TextOf(bucket, "mesh_dim"),
-                           TextOf(bucket, "reduce_op"), TextOf(bucket, "dtype"),
-                           NumberOf(bucket, "lane"), NumberOf(bucket, "group_size")});
+    file.stated.push_back({TextOf(bucket, "kind"), TextOf(bucket, "mesh_dim")});
   }
   return file;
 }
 
-// Of an enum of the wire, which may hold any number; its values are those of passes/base/types.h.
-template <typename Enum>
-std::string NameOf(int value) {
-  return value < 0 || value > 255 ? "?" : std::string(Name(static_cast<Enum>(value)));
+// Of the wire's enum, which may hold any number; its values are those of passes/base/types.h.
+std::string NameOf(v1::CollectiveKind kind) {
+  return kind < 0 || kind > 255 ? "?" : std::string(Name(static_cast<CollectiveKind>(kind)));
 }
 
 absl::StatusOr<PlanFile> ReadBinary(absl::string_view bytes) {
@@ -59,9 +51,7 @@ absl::StatusOr<PlanFile> ReadBinary(absl::string_view bytes) {
     return absl::InternalError("a plan that was parsed cannot be parsed again");
   }
   for (const v1::Bucket& bucket : message.buckets()) {
-    file.stated.push_back({NameOf<CollectiveKind>(bucket.kind()), bucket.mesh_dim(),
-                           NameOf<ReduceOp>(bucket.reduce_op()), NameOf<DType>(bucket.dtype()),
-                           bucket.lane(), bucket.group_size()});
+    file.stated.push_back({NameOf(bucket.kind()), bucket.mesh_dim()});
   }
   return file;
 }

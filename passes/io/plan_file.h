@@ -1,7 +1,6 @@
 // Plan files of either form: JSON (passes/plan/PLAN_FORMAT.md) or a serialised bucketd.v1.Plan.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,11 +11,10 @@
 
 namespace bucketd {
 
-// What a file says about a bucket's collectives; "" and 0 where it says nothing. Taken as it
-// stands: whoever has the graph asks the graph.
+// What a file says about a bucket's collectives; "" where it says nothing. Taken as it stands:
+// whoever has the graph asks the graph.
 struct StatedBucket {
-  std::string kind, mesh_dim, reduce_op, dtype;
-  int64_t lane = 0, group_size = 0;
+  std::string kind, mesh_dim;
 };
 
 struct PlanFile {
