@@ -132,7 +132,10 @@ bool Bench::Cell(const BenchRequest& plan, size_t reply_bytes, const Process& ec
     Side* order[] = {&ours, &bare, &plain};
     if (round % 2 == 1) std::swap(order[0], order[1]);
     for (Side* side : order) side->Round(plan.request, reply_bytes, flags_.seconds);
-    if (round == 0) continue;  // to warm up
+    if (round == 0) {  // to warm up
+      for (Side* side : order) side->cpu.clear();
+      continue;
+    }
     over_echo.push_back(ours.cpu.back() / bare.cpu.back());
     over_plain.push_back(ours.cpu.back() / plain.cpu.back());
   }
