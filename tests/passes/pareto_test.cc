@@ -74,7 +74,8 @@ TEST(Pareto, EveryPointTradesMemoryForTimeAndIsMadeAgainByItsLimit) {
 }
 
 TEST(Pareto, NoPlanOfAnyModeAndLimitLiesLeftAndBelow) {
-  for (const char* const name : {"llama3_debug_fsdp8.bw", "moe_debug_fsdp4_ep4.bw"}) {
+  const std::vector<std::string> names = {"llama3_debug_fsdp8.bw", "moe_debug_fsdp4_ep4.bw"};
+  for (const std::string& name : Ladder(names)) {
     const CapturedGraph captured = Captured(name);
     const absl::StatusOr<Costs> costs =
         Costs::FromFile(captured.graph, captured.costs, *FindProfile("slow_network"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -172,12 +173,10 @@ void Net::Out(NodeId node, SlotKind kind, std::string fqn) {
 Graph Net::Build() {
   std::vector<NodeSpec::Slot> slots;
   std::vector<NodeId> inputs;
+  std::set<NodeId> known;
   for (const Slot& slot : slots_) {
     slots.push_back({slot.node, slot.kind, slot.fqn});
-    if (slot.node != kNoNode &&
-        std::find(inputs.begin(), inputs.end(), slot.node) == inputs.end()) {
-      inputs.push_back(slot.node);
-    }
+    if (slot.node != kNoNode && known.insert(slot.node).second) inputs.push_back(slot.node);
   }
   NodeSpec spec;
   spec.kind = NodeKind::kOutput;
