@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr int kMembers = 3;
-constexpr absl::Duration kPatience = absl::Seconds(2);
+constexpr absl::Duration kPatience = absl::Seconds(4);
 
 Program TwoLanes() {
   std::vector<BucketSpec> buckets = {
