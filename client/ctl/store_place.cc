@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
 constexpr std::chrono::hours kAnyAge{0};
+// Nobody waits for an answer here, and a server that uses the store is done in moments.
+constexpr std::chrono::minutes kPatience{1};
 
 absl::StatusOr<OpenedPlace> OpenDatabase(const std::string& url, bool read_only) {
   PostgresStoreOptions options;
@@ -21,7 +23,7 @@ absl::StatusOr<OpenedPlace> OpenDatabase(const std::string& url, bool read_only)
   options.max_bytes = kNoBound;
   options.max_age = kAnyAge;
   options.connections = 1;
-  options.call_timeout = std::chrono::minutes(1);  // nobody waits for an answer here
+  options.call_timeout = kPatience;
   options.read_only = read_only;
   ASSIGN_OR_RETURN(std::unique_ptr<PostgresStore> store, PostgresStore::Open(std::move(options)));
   OpenedPlace opened;
@@ -33,6 +35,7 @@ absl::StatusOr<OpenedPlace> OpenDatabase(const std::string& url, bool read_only)
 absl::StatusOr<OpenedPlace> OpenFolder(const std::string& directory, bool read_only) {
   SqliteStoreOptions options;
   options.directory = directory;
+  options.busy_timeout = kPatience;
   options.read_only = read_only;
   if (!read_only) {
     options.max_bytes = kNoBound;

