@@ -108,7 +108,7 @@ def test_agents_probe_nothing_while_trainers_report_to_one_of_them(bucketd, tmp_
             wait_for(lambda: one.metric("bucket_agent_paused") == 1, "the agent to give way")
             wait_for(lambda: not other.ready(), "the other to be alone")
             assert "probes nothing while others compute: 1 trainer reports here" in one.page("/readyz")
-            assert "rank 0 gives way to who computes there: 1 trainer reports here" in other.said()
+            wait_for(lambda: "rank 0 gives way to who computes there: 1 trainer reports here" in other.said(), "the other to hear why")
             probed = one.metric(COUNT)
             time.sleep(2)
             assert one.metric(COUNT) == probed and one.epoch() == first and other.metric("bucket_agent_paused") == 0
