@@ -12,8 +12,9 @@ compiled before.
   --fast   without training, sanitizers and fuzzing: about five minutes on a built tree
   --full   also the whole proof of bits (every parallelism, mode, numerics and reduce dtype, on 4 and 6 processes;
            build/proof.txt is its table), every large graph under every profile, the server and the clients under
-           sanitizers (threads too), a minute of each fuzz target, the benchmark programs built, and every mutation of
-           tests/mutations.json seen to fail: hours, of which a thousand seeds of the simulation take four
+           sanitizers (threads too), a minute of each fuzz target, the C++ tests once more while threads and sockets are late,
+           the benchmark programs built, and every mutation of tests/mutations.json seen to fail: hours, of which a thousand
+           seeds of the simulation take four
 
 The last lines are seconds by step and what passed; build/checks has the reports.
 HELP
@@ -27,7 +28,7 @@ kind=${1:-}
 case $kind in
   "") about="about 30 minutes on two cores with a warm ccache, 50 where nothing was compiled before" steps=7 ;;
   --fast) about="5 minutes on a built tree; what must be compiled comes on top" steps=4 ;;
-  --full) about="hours: a thousand seeds of the simulation take four" steps=10 ;;
+  --full) about="hours: a thousand seeds of the simulation take four" steps=11 ;;
   *) die "what is $kind? tests/run.sh --help" ;;
 esac
 full=
@@ -96,6 +97,9 @@ if [ "$kind" != --fast ]; then
 fi
 
 if [ -n "$full" ]; then
+  part "C++ tests while threads and sockets are late"
+  quietly cmake --build build --target delays
+  (export LD_PRELOAD="$PWD/build/tests/libdelays.so" BUCKETD_FULL= && ctests build delays)  # of few seeds: all are above
   part "A thousand seeds of the simulation"
   $python tests/server/simulation/seeds.py 1000
   part "Benchmark programs"
