@@ -1,6 +1,7 @@
 // A gRPC server that speaks TLS, and a client that floods it inside the session.
 #include "server/rpc/session_guard.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -120,6 +121,7 @@ class Silent final : public grpc::CallbackGenericService {
 class SessionGuardTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    signal(SIGPIPE, SIG_IGN);  // where OpenSSL writes to a connection that is closed
     GuardConnections([this] { ++closed_sockets_; });
     GuardSessions([this] { ++closed_; }, {room_, 0, 3});
     grpc::SslServerCredentialsOptions credentials;
@@ -157,8 +159,8 @@ class SessionGuardTest : public ::testing::Test {
     Send(kBegin);
   }
   void Send(const std::string& bytes) const {
-    ASSERT_EQ(SSL_write(session_, bytes.data(), static_cast<int>(bytes.size())),
-              static_cast<int>(bytes.size()));
+    const int sent = SSL_write(session_, bytes.data(), static_cast<int>(bytes.size()));
+    ASSERT_TRUE(sent == static_cast<int>(bytes.size()) || closed_ > 0) << "it may have heard";
   }
   // What comes until it ends with `last`, or until the connection does.
   std::string ReadUntil(const std::string& last) const {
@@ -201,7 +203,7 @@ TEST_F(SessionGuardTest, AFloodInsideTlsEndsItsConnection) {
   Send(Times(400, kReset) + kPing);
   EXPECT_NE(ReadUntil(kPong).find(kPong), std::string::npos) << "what the budget allows is read";
   EXPECT_EQ(closed_, 0);
-  Send(Times(1000, kReset) + kPing);  // one record: another would meet a closed connection
+  Send(Times(1000, kReset) + kPing);
   EXPECT_EQ(ReadUntil(kPong).find(kPong), std::string::npos);
   EXPECT_EQ(closed_, 1);
   EXPECT_EQ(closed_sockets_, 0) << "who sees encrypted bytes counts nothing";
