@@ -24,7 +24,7 @@ passes/pass/overlap: passes/{base,ir,plan,sim,pass}
 passes/pass/overlap_bucket: passes/{base,ir,plan,sim,pass}
 passes/pass/dense: passes/{base,sim,pass,pass/units}
 passes/auto: passes/{base,ir,plan,cost,sim,pass}
-passes/pass/upstream: passes/{base,ir,cost,pass,pass/greedy,pass/overlap_bucket}
+passes/pass/upstream: passes/{base,ir,cost,pass,pass/greedy,pass/overlap,pass/overlap_bucket}
 passes/modes: passes/{base,pass,auto,pass/upstream}
 passes: passes/{base,ir,plan,cost,sim,pass,pass/units,modes}
 passes/text: passes/{base,ir,plan,cost}

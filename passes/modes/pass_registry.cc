@@ -8,8 +8,8 @@
 
 #include "passes/base/status_macros.h"
 #include "passes/pass/passes.h"
-#include "passes/pass/upstream/edge_relations.h"
 #include "passes/pass/upstream/torch_greedy.h"
+#include "passes/pass/upstream/torch_overlap.h"
 
 namespace bucketd {
 namespace {
@@ -17,8 +17,11 @@ namespace {
 std::unique_ptr<Pass> MakeSearch();
 std::unique_ptr<Pass> MakeGreedyBucket() { return MakeGreedyBucketPass(upstream::MakeTorchGreedy); }
 std::unique_ptr<Pass> MakePreBucket() { return MakePreBucketPass(upstream::MakeTorchGreedy); }
+std::unique_ptr<Pass> MakeScheduleOverlap() {
+  return MakeScheduleOverlapPass(upstream::TorchOverlap);
+}
 std::unique_ptr<Pass> MakeOverlapBucket() {
-  return MakeOverlapBucketPass(upstream::MakeTorchRelations);
+  return MakeOverlapBucketPass(upstream::TorchOverlapBucket());
 }
 
 constexpr PassInfo kPasses[] = {
@@ -33,8 +36,7 @@ constexpr PassInfo kPasses[] = {
     {"prefetch", "start gathers early and wait for scatters late, within memory", MakePrefetchPass},
     {"dense-regions", "start launches in the dense parts of neighbouring layers",
      MakeDenseRegionsPass},
-    {"schedule-overlap", "order the step so that compute hides communication",
-     MakeScheduleOverlapPass},
+    {"schedule-overlap", "order the step so that compute hides communication", MakeScheduleOverlap},
     {"bucket-overlap", "merge scheduled collectives without losing overlap", MakeOverlapBucket},
     {"search", "the best plan that a search finds, starting from what other modes make",
      MakeSearch},

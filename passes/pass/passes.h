@@ -1,5 +1,5 @@
 // The passes, one factory each, for the registry. What each does stands at its definition. Those
-// that are told how torch does it stand in greedy/greedy_policy.h and
+// that are told how torch does it stand in greedy/greedy_policy.h, overlap/overlap_policy.h and
 // overlap_bucket/overlap_bucket_policy.h.
 #pragma once
 
@@ -16,6 +16,5 @@ std::unique_ptr<Pass> MakeBucketUnitsPass();
 std::unique_ptr<Pass> MakePayloadOrderPass();
 std::unique_ptr<Pass> MakePrefetchPass();
 std::unique_ptr<Pass> MakeDenseRegionsPass();
-std::unique_ptr<Pass> MakeScheduleOverlapPass();
 
 }  // namespace bucketd

@@ -45,7 +45,8 @@ std::string AfterWith(const Schedule& schedule, const upstream::Defects& defects
   context.constraints = FindConstraints(*schedule.graph).value();
   context.directions = CollectiveDirections(*schedule.graph);
   Plan plan = ProgramOrder(*schedule.graph);
-  const overlap_bucket::Model model = overlap_bucket::Model::Make(context, plan).value();
+  const OverlapBucketPolicy policy;
+  const overlap_bucket::Model model = overlap_bucket::Model::Make(context, policy, plan).value();
   overlap_bucket::GroupTimelines timeline(model);
   auto relations = upstream::EdgeRelations::Make(model, defects).value();
   const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
@@ -212,7 +213,8 @@ TEST(OverlapBucket, T6_8_SlotsAndShortSearchesFindWhatAFullSearchFinds) {
     context.constraints = FindConstraints(*schedule.graph).value();
     context.directions = CollectiveDirections(*schedule.graph);
     const Plan plan = ProgramOrder(*schedule.graph);
-    const overlap_bucket::Model model = overlap_bucket::Model::Make(context, plan).value();
+    const OverlapBucketPolicy policy;
+    const overlap_bucket::Model model = overlap_bucket::Model::Make(context, policy, plan).value();
     const std::vector<int64_t> limits(model.launches.size(), int64_t{1} << 60);
     overlap_bucket::GroupTimelines fast_timeline(model), slow_timeline(model);
     overlap_bucket::Quotient fast(model, fast_timeline);

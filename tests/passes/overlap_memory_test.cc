@@ -25,7 +25,7 @@ struct Tracked {
     auto found = FindConstraints(graph);
     EXPECT_TRUE(found.ok()) << found.status();
     context.constraints = *std::move(found);
-    steps = std::make_unique<OverlapGraph>(context, ProgramOrder(graph));
+    steps = std::make_unique<OverlapGraph>(context, OverlapPolicy(), ProgramOrder(graph));
     uses = std::make_unique<StorageUses>(graph, *steps, until_start);
   }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 
@@ -19,31 +20,25 @@ namespace {
 // Windows are added up.
 constexpr int64_t kMostPs = std::numeric_limits<int64_t>::max() / 4;
 
-bool TorchKnows(CollectiveKind kind) { return Bucketable(kind) || Exchanges(kind); }
-
-// By these ops' schemas torch takes them for neither views nor elementwise.
-bool TorchCallsDear(absl::string_view op) {
-  return op == "aten._to_copy.default" || op == "aten._unsafe_view.default" ||
-         op == "aten.floor_divide.default";
-}
-
-bool IsCheap(const Graph& graph, NodeId n, bool upstream) {
+bool IsCheap(const Graph& graph, NodeId n, const OverlapPolicy& policy) {
   return graph.kind(n) == NodeKind::kCall && (graph.flags(n) & (kViewFlag | kPointwiseFlag)) != 0 &&
-         !(upstream && TorchCallsDear(graph.op(n)));
+         !absl::c_linear_search(policy.dear_ops, graph.op(n));
 }
 
 }  // namespace
 
-OverlapGraph::OverlapGraph(const PassContext& context, const Plan& plan) {
-  AddSteps(context, plan);
+OverlapGraph::OverlapGraph(const PassContext& context, const OverlapPolicy& policy,
+                           const Plan& plan) {
+  AddSteps(context, policy, plan);
   AddEdges(context, plan);
-  AddLaunches(context, plan);
-  AddKeys(context);
+  AddLaunches(context, policy, plan);
+  AddKeys(context, policy);
   ScanForward();
   ScanBackward(context);
 }
 
-void OverlapGraph::AddSteps(const PassContext& context, const Plan& plan) {
+void OverlapGraph::AddSteps(const PassContext& context, const OverlapPolicy& policy,
+                            const Plan& plan) {
   const Graph& graph = context.graph;
   const size_t steps = plan.order.size();
   kind_.assign(steps, StepKind::kOther);
@@ -64,7 +59,7 @@ void OverlapGraph::AddSteps(const PassContext& context, const Plan& plan) {
     }
     nodes_.all.push_back(step.id);
     nodes_.Close();
-    cheap_[i] = IsCheap(graph, step.id, context.options.upstream);
+    cheap_[i] = IsCheap(graph, step.id, policy);
     const NodeKind kind = graph.kind(step.id);
     if (kind == NodeKind::kCollective || kind == NodeKind::kWait) {
       stays_in_loop_[i] = true;
@@ -109,7 +104,8 @@ void OverlapGraph::AddEdges(const PassContext& context, const Plan& plan) {
   });
 }
 
-void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
+void OverlapGraph::AddLaunches(const PassContext& context, const OverlapPolicy& policy,
+                               const Plan& plan) {
   const Graph& graph = context.graph;
   for (Position v = 0; v < size(); ++v) {
     const Step& step = plan.order[Index(v)];
@@ -128,7 +124,8 @@ void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
         launch.start = parent;
       }
     }
-    launch.moves = parents(v).size() == 1 && (!context.options.upstream || TorchKnows(first.kind));
+    launch.moves = parents(v).size() == 1 &&
+                   (policy.every_kind_moves || Bucketable(first.kind) || Exchanges(first.kind));
     if (launch.moves) {
       kind_[Index(v)] = StepKind::kWait;
       kind_[Index(launch.start)] = StepKind::kStart;
@@ -140,23 +137,22 @@ void OverlapGraph::AddLaunches(const PassContext& context, const Plan& plan) {
   }
 }
 
-void OverlapGraph::AddKeys(const PassContext& context) {
+void OverlapGraph::AddKeys(const PassContext& context, const OverlapPolicy& policy) {
   using Key = std::pair<BucketKey, Direction>;
   std::map<GroupId, int32_t> groups;
   absl::flat_hash_map<Key, int32_t> keys, mates;
-  const bool upstream = context.options.upstream;
   for (LaunchSpan& launch : launches_) {
     const Collective& c = context.graph.collective(launch.collective);
     launch.group = groups.emplace(c.group, static_cast<int32_t>(groups.size())).first->second;
     const bool joins = Bucketable(c.kind) && !c.symbolic;
-    const Direction direction = upstream || context.directions.empty()
-                                    ? Direction::kNone
-                                    : context.directions[Index(launch.collective)];
-    // What torch never merges shares one key with all that it never merges.
+    const Direction direction = policy.keys_have_directions && !context.directions.empty()
+                                    ? context.directions[Index(launch.collective)]
+                                    : Direction::kNone;
+    // All that never merges shares one key.
     const Key key = joins ? Key{BucketKey::Of(c), direction} : Key{};
     launch.key = keys.emplace(key, static_cast<int32_t>(keys.size())).first->second;
     if (!joins) continue;
-    if (upstream) {
+    if (!policy.mates_may_merge) {
       // The kind is not in it, only whether there is a reduce op.
       Key plain{BucketKey::Of(c), Direction::kNone};
       plain.first.kind = CollectiveKind::kUnspecified;

@@ -11,6 +11,7 @@
 #include "passes/base/csr.h"
 #include "passes/base/index.h"
 #include "passes/base/types.h"
+#include "passes/pass/overlap/overlap_policy.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/plan_launch.h"
 #include "passes/plan/plan.h"
@@ -38,7 +39,7 @@ struct LaunchSpan : PlanLaunch {
 class OverlapGraph {
  public:
   // REQUIRES: plan.order is legal. O(nodes + edges).
-  OverlapGraph(const PassContext& context, const Plan& plan);
+  OverlapGraph(const PassContext& context, const OverlapPolicy& policy, const Plan& plan);
 
   int32_t size() const { return static_cast<int32_t>(kind_.size()); }
   // Each once, ascending; order that is kept for other reasons than data counts as data.
@@ -73,10 +74,10 @@ class OverlapGraph {
   int32_t key_count() const { return keys_; }
 
  private:
-  void AddSteps(const PassContext& context, const Plan& plan);
+  void AddSteps(const PassContext& context, const OverlapPolicy& policy, const Plan& plan);
   void AddEdges(const PassContext& context, const Plan& plan);
-  void AddLaunches(const PassContext& context, const Plan& plan);
-  void AddKeys(const PassContext& context);
+  void AddLaunches(const PassContext& context, const OverlapPolicy& policy, const Plan& plan);
+  void AddKeys(const PassContext& context, const OverlapPolicy& policy);
   void ScanForward();
   void ScanBackward(const PassContext& context);
 

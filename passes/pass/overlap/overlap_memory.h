@@ -15,7 +15,7 @@ namespace bucketd::overlap {
 // Who makes and who uses which storage. Immutable.
 class StorageUses {
  public:
-  // A collective's input lives until its wait; with `until_start`, as in torch, until its start.
+  // A collective's input lives until its wait; with `until_start` until its start.
   // O(nodes + edges).
   StorageUses(const Graph& graph, const OverlapGraph& steps, bool until_start);
 

@@ -32,7 +32,7 @@ void OverlapScheduler::Prefetch(Position now, Window& window) {
   result_.wasted_ps += window.least();
 }
 
-// Upstream, where room runs short, even a launch that has to wait makes some, as the others do.
+// Without room_for_what_starts even a launch that has to wait makes some, where it runs short.
 bool OverlapScheduler::MayRunShort(const std::vector<Candidate>& candidates) const {
   int64_t most = 0, open = 0;
   for (const Candidate& c : candidates) {
@@ -73,7 +73,7 @@ void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidat
     const int32_t key = options_.prioritize_bucketing ? next.key : 0;
     const Position by = blocked_by_[Index(l)];
     const bool blocked = by >= 0 && !scheduled(by) && steps_.kind(by) == StepKind::kCompute;
-    if (!blocked || options_.upstream) candidates.push_back({rank, l, key, blocked});
+    if (!blocked || !policy_.room_for_what_starts) candidates.push_back({rank, l, key, blocked});
     // What is blocked counts all the same.
     Rank& best = best_of_key_[Index(key)];
     int32_t& seen = best_seen_[Index(key)];
@@ -81,7 +81,7 @@ void OverlapScheduler::FindCandidates(const Window& window, std::vector<Candidat
     seen = round_;
     if (--left_to_find <= 0) break;
   }
-  if (!options_.upstream || MayRunShort(candidates)) return;
+  if (policy_.room_for_what_starts || MayRunShort(candidates)) return;
   candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
                                   [](const Candidate& c) { return c.blocked; }),
                    candidates.end());
@@ -98,12 +98,9 @@ void OverlapScheduler::SortCandidates(std::vector<Candidate>& candidates) {
 void OverlapScheduler::TryCandidate(int32_t l, Position now, Window& window) {
   if (window.left(launch(l).group) <= 0 || scheduled(launch(l).start)) return;
   if (OverMemory(l)) return;
-  if (options_.upstream) {
-    if (!MakeRoom(l, now) || !FindPath(l, now)) return;
-  } else {
-    // What cannot start makes no room.
-    if (!FindPath(l, now) || !MakeRoom(l, now)) return;
-  }
+  const bool fits = policy_.room_for_what_starts ? FindPath(l, now) && MakeRoom(l, now)
+                                                 : MakeRoom(l, now) && FindPath(l, now);
+  if (!fits) return;
   ScheduleCandidate(l, now, window);
 }
 
@@ -122,7 +119,7 @@ bool OverlapScheduler::MakeRoom(int32_t l, Position now) {
     if (flying_count_ == 0) return false;
     const int32_t oldest = Oldest();
     if (result_.exposed_ps[Index(oldest)] > 0 || HiddenBy(oldest, now)) return false;
-    if (options_.upstream && !asked && Needs(l, now)) return false;
+    if (!policy_.room_for_what_starts && !asked && Needs(l, now)) return false;
     asked = true;
     Complete(oldest);
   }
@@ -142,13 +139,13 @@ bool OverlapScheduler::Blocks(Position v) const {
 }
 
 // Whether a wait on the way to a launch would expose something, or end what `now` is to hide.
-// Upstream looks at that launch only, although its wait ends earlier ones of the group too.
+// The wait ends earlier launches of the group too.
 bool OverlapScheduler::WaitBlocks(int32_t l, Position now) const {
   const auto ends = [&](int32_t other) {
     return result_.exposed_ps[Index(other)] > 0 || HiddenBy(other, now);
   };
   if (ends(l)) return true;
-  if (options_.upstream) return false;
+  if (!policy_.waits_end_others) return false;
   for (const int32_t other : in_flight_[Index(launch(l).group)].all) {
     if (other == l) break;
     if (flying(other) && ends(other)) return true;

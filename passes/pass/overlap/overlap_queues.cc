@@ -49,9 +49,9 @@ void ListHeap::Rise(size_t from, size_t at) {
   list_[at] = key;
 }
 
-ReadyQueues::ReadyQueues(const OverlapGraph& steps, bool upstream)
-    : steps_(steps), upstream_(upstream), potential_(Index(steps.key_count())) {
-  if (!upstream) ready_mates_.resize(Index(steps.key_count()));
+ReadyQueues::ReadyQueues(const OverlapGraph& steps, bool current)
+    : steps_(steps), current_(current), potential_(Index(steps.key_count())) {
+  if (current) ready_mates_.resize(Index(steps.key_count()));
 }
 
 void ReadyQueues::Push(Position v, bool exposed_wait) {
@@ -72,7 +72,7 @@ void ReadyQueues::Push(Position v, bool exposed_wait) {
   if (!start) return;
   const LaunchSpan& launch = steps_.launches()[Index(steps_.launch_of(v))];
   potential_[Index(launch.key)] += launch.bytes;
-  if (!upstream_) ready_mates_[Index(launch.key)].insert(OffPathKey(v));
+  if (current_) ready_mates_[Index(launch.key)].insert(OffPathKey(v));
 }
 
 int64_t ReadyQueues::potential(int32_t launch) const {
@@ -82,7 +82,7 @@ int64_t ReadyQueues::potential(int32_t launch) const {
 void ReadyQueues::Started(int32_t launch) {
   const LaunchSpan& started = steps_.launches()[Index(launch)];
   potential_[Index(started.key)] -= started.bytes;
-  if (!upstream_) ready_mates_[Index(started.key)].erase(OffPathKey(started.start));
+  if (current_) ready_mates_[Index(started.key)].erase(OffPathKey(started.start));
 }
 
 std::vector<Position> ReadyQueues::TakeMates(Position head, int64_t max_bytes,
@@ -99,7 +99,7 @@ std::vector<Position> ReadyQueues::TakeMates(Position head, int64_t max_bytes,
     mates.push_back(v);
     return true;
   };
-  if (!upstream_) {
+  if (current_) {
     for (const uint64_t key : ready_mates_[Index(first.key)]) {
       if (max_looked_at-- == 0) break;
       --looks_left;

@@ -36,7 +36,7 @@ class ListHeap {
 // pushed twice on the path: the better key comes first, and who pops looks whether it is scheduled.
 class ReadyQueues {
  public:
-  ReadyQueues(const OverlapGraph& steps, bool upstream);
+  ReadyQueues(const OverlapGraph& steps, bool current);
 
   void Push(Position v, bool exposed_wait);
 
@@ -64,11 +64,11 @@ class ReadyQueues {
   }
 
   const OverlapGraph& steps_;
-  const bool upstream_;
+  const bool current_;
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> on_path_;
   ListHeap off_path_;
   std::vector<int64_t> potential_;               // one a key of launches
-  std::vector<std::set<uint64_t>> ready_mates_;  // one a key; not upstream
+  std::vector<std::set<uint64_t>> ready_mates_;  // one a key; if current
 };
 
 }  // namespace bucketd::overlap

@@ -11,8 +11,8 @@
 #include "passes/base/status_macros.h"
 #include "passes/pass/compute_run.h"
 #include "passes/pass/fit_memory.h"
+#include "passes/pass/overlap/overlap_policy.h"
 #include "passes/pass/overlap/overlap_scheduler.h"
-#include "passes/pass/passes.h"
 #include "passes/sim/simulator.h"
 
 namespace bucketd {
@@ -23,19 +23,14 @@ namespace {
 constexpr int kMaxTighterRuns = 6;
 
 // What memory may grow by while scheduling.
-absl::StatusOr<int64_t> MaxIncrease(const PlanOptions& options, int64_t peak) {
+int64_t MaxIncrease(const PlanOptions& options, const OverlapPolicy& policy, int64_t peak) {
   const bool has_bytes = options.max_memory_increase_bytes != kNoLimit;
   const bool has_share = options.max_memory_increase_ppm != kNoLimit;
-  if (!has_bytes && !has_share) {
-    if (!options.upstream) return PrefetchBudget::kUnlimited;
-    return absl::InvalidArgumentError(
-        "max_memory_increase_mb and max_memory_increase_ppm are both none, which torch 2.13 does "
-        "not survive; give one of them, or leave out upstream");
-  }
+  if (!has_bytes && !has_share) return PrefetchBudget::kUnlimited;
   const int64_t share = has_share ? PartsPerMillion(peak, options.max_memory_increase_ppm) : 0;
   if (!has_bytes) return share;
   if (!has_share) return options.max_memory_increase_bytes;
-  if (options.upstream || options.memory_rule == MemoryRule::kMax) {
+  if (policy.larger_increase || options.memory_rule == MemoryRule::kMax) {
     return std::max(share, options.max_memory_increase_bytes);
   }
   return std::min(share, options.max_memory_increase_bytes);
@@ -46,21 +41,20 @@ int64_t Above(int64_t peak, int64_t increase) {
                                                        : peak + increase;
 }
 
-// Inputs first, as they came; then the schedule; the output last. `inputs_in_place`: inputs stand
-// where the schedule takes them.
+// Placeholders first, as they came, or `in_place`; then the schedule; the output last.
 std::vector<Step> StepsOf(const OverlapGraph& graph, const Schedule& schedule,
-                          const std::vector<Step>& before, bool inputs_in_place) {
+                          const std::vector<Step>& before, bool in_place) {
   std::vector<Step> steps;
   steps.reserve(before.size());
   Step output;
   for (Position v = 0; v < graph.size(); ++v) {
     const bool input = graph.kind(v) == StepKind::kPlaceholder;
-    if (input && !inputs_in_place) steps.push_back(before[Index(v)]);
+    if (input && !in_place) steps.push_back(before[Index(v)]);
     if (graph.kind(v) == StepKind::kOutput) output = before[Index(v)];
   }
   for (const Position v : schedule.order) {
     const bool input = graph.kind(v) == StepKind::kPlaceholder;
-    if ((input && !inputs_in_place) || graph.kind(v) == StepKind::kOutput) continue;
+    if ((input && !in_place) || graph.kind(v) == StepKind::kOutput) continue;
     steps.push_back(before[Index(v)]);
   }
   steps.push_back(output);
@@ -95,16 +89,21 @@ std::vector<LaunchOverlap> OverlapOf(const OverlapGraph& graph, const Schedule& 
 // the plan may, it runs again with less room.
 class ScheduleOverlap : public Pass {
  public:
+  explicit ScheduleOverlap(MakeOverlapPolicy upstream) : upstream_(upstream) {}
+
   absl::string_view name() const override { return "schedule-overlap"; }
   bool needs_tags() const override { return true; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
-    const OverlapGraph graph(context, plan);
+    OverlapPolicy policy;
+    if (context.options.upstream) {
+      ASSIGN_OR_RETURN(policy, upstream_(context.options));
+    }
+    const OverlapGraph graph(context, policy, plan);
     if (graph.launches().empty()) return false;
-    const StorageUses uses(context.graph, graph, context.options.upstream);
+    const StorageUses uses(context.graph, graph, !policy.inputs_live_until_wait);
     const MemoryBaseline baseline(graph, uses);
-    ASSIGN_OR_RETURN(const int64_t increase, MaxIncrease(context.options, baseline.peak));
-    Best best = Search(context, graph, uses, baseline, increase, plan);
+    Best best = Search(context, policy, graph, uses, baseline, plan);
     RETURN_IF_ERROR(CheckMemory(
         context, best.peak,
         "the schedule needs $0 bytes at its peak, the limit is $1 (program order needs $2), and "
@@ -142,9 +141,11 @@ class ScheduleOverlap : public Pass {
     int runs = 0;
   };
 
-  static Best Search(const PassContext& context, const OverlapGraph& graph, const StorageUses& uses,
-                     const MemoryBaseline& baseline, int64_t increase, const Plan& before) {
+  static Best Search(const PassContext& context, const OverlapPolicy& policy,
+                     const OverlapGraph& graph, const StorageUses& uses,
+                     const MemoryBaseline& baseline, const Plan& before) {
     const PlanOptions& options = context.options;
+    int64_t increase = MaxIncrease(options, policy, baseline.peak);
     Limits limits;
     limits.max_off_path_bytes = options.max_off_path_bytes;
     const int64_t limit = MemoryLimit(context);
@@ -154,21 +155,19 @@ class ScheduleOverlap : public Pass {
     Best best;
     for (int run = 1;; ++run) {
       limits.allowed_bytes = Above(baseline.peak, increase);
-      Schedule schedule = OverlapScheduler(graph, uses, baseline, options, limits).Run();
-      // torch's bucketer measures distances in the schedule, inputs counted.
-      plan.order =
-          StepsOf(graph, schedule, before.order, options.upstream && options.overlap_bucketing);
+      Schedule schedule = OverlapScheduler(graph, uses, baseline, options, policy, limits).Run();
+      plan.order = StepsOf(graph, schedule, before.order, policy.placeholders_in_place);
       const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
       if (peak < best.peak) {
         best = {std::move(schedule), limits, plan.order, peak, run};
       }
-      if (peak <= limit || options.upstream || !limits.prefetch) break;
+      if (peak <= limit || !policy.keeps_to_memory || !limits.prefetch) break;
       increase = Tighter(increase, limit - context.program_order.peak_bytes, peak - limit);
       limits.max_off_path_bytes /= 4;
       limits.prefetch = run < kMaxTighterRuns;
       if (!limits.prefetch) limits.max_off_path_bytes = 0;
     }
-    if (best.peak <= limit || options.upstream) return best;
+    if (best.peak <= limit || !policy.keeps_to_memory) return best;
     plan.order = before.order;
     const int64_t peak = Simulate(context.graph, plan, context.costs).prediction.peak_bytes;
     if (peak < best.peak) best = {Unmoved(graph), limits, before.order, peak, best.runs + 1};
@@ -220,13 +219,15 @@ class ScheduleOverlap : public Pass {
                 baseline.peak, " -> ", schedule.peak_bytes, " bytes"),
             {}};
   }
+
+  const MakeOverlapPolicy upstream_;
 };
 
 }  // namespace
 }  // namespace overlap
 
-std::unique_ptr<Pass> MakeScheduleOverlapPass() {
-  return std::make_unique<overlap::ScheduleOverlap>();
+std::unique_ptr<Pass> MakeScheduleOverlapPass(MakeOverlapPolicy upstream) {
+  return std::make_unique<overlap::ScheduleOverlap>(upstream);
 }
 
 }  // namespace bucketd

@@ -9,8 +9,6 @@ namespace {
 constexpr int32_t kFewGroups = 16;
 // A window inside a window inside ... opens nothing more at this depth.
 constexpr int32_t kMaxDepth = 8;
-// Steps of all searches together, for each step of the graph.
-constexpr int64_t kSearchSteps = 64, kUpstreamSearchSteps = 20'000;
 // Candidates looked at, for each step of the graph, before a window looks at few: a step of 70B,
 // where every window may look at all, takes less than 200.
 constexpr int64_t kLooks = 512;
@@ -49,13 +47,14 @@ int64_t OverlapScheduler::Window::least() const {
 
 OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses& uses,
                                    const MemoryBaseline& baseline, const PlanOptions& options,
-                                   const Limits& limits)
+                                   const OverlapPolicy& policy, const Limits& limits)
     : steps_(steps),
       options_(options),
+      policy_(policy),
       limits_(limits),
       memory_(uses),
       budget_(baseline, limits.allowed_bytes, options.max_in_flight_bytes),
-      ready_(steps, options.upstream),
+      ready_(steps, policy.queues_are_current),
       missing_(Index(steps.size())),
       scheduled_(Index(steps.size()), false),
       flying_(steps.launches().size(), false),
@@ -64,9 +63,8 @@ OverlapScheduler::OverlapScheduler(const OverlapGraph& steps, const StorageUses&
       mates_(Index(steps.key_count()), 0),
       near_(static_cast<int32_t>(steps.launches().size())),
       seen_(Index(steps.size()), 0),
-      search_steps_left_((options.upstream ? kUpstreamSearchSteps : kSearchSteps) * steps.size()),
-      search_edges_left_((options.upstream ? kUpstreamSearchSteps : kSearchSteps) *
-                         (steps.size() + steps.edges())),
+      search_steps_left_(policy.search_steps * steps.size()),
+      search_edges_left_(policy.search_steps * (steps.size() + steps.edges())),
       looks_left_(kLooks * steps.size()),
       best_of_key_(Index(steps.key_count())),
       best_seen_(Index(steps.key_count()), 0) {
@@ -119,7 +117,7 @@ Schedule OverlapScheduler::Run() && {
 
 std::vector<Position> OverlapScheduler::TakeNext() {
   while (!ready_.on_path_empty() && scheduled(ready_.on_path_head())) ready_.PopOnPath();
-  if (!options_.upstream) {
+  if (policy_.queues_are_current) {
     while (!ready_.off_path_empty() && scheduled(ready_.off_path_head())) ready_.PopOffPath();
   }
   if (ready_.off_path_empty() || !TakeOffPath(ready_.off_path_head())) {
@@ -176,7 +174,7 @@ void OverlapScheduler::Handle(Position v) {
   }
   if (!steps_.off_path(v)) {
     last_on_path_ = std::max(last_on_path_, v);
-  } else if (options_.upstream && steps_.kind(v) == StepKind::kStart) {
+  } else if (!policy_.queues_are_current && steps_.kind(v) == StepKind::kStart) {
     ready_.Started(l);
   }
 }
@@ -216,7 +214,7 @@ void OverlapScheduler::Start(int32_t l) {
   }
   near_.Erase(l);
   if (!near_of_group_.empty()) near_of_group_[Index(started.group)].Erase(l);
-  if (!options_.upstream && steps_.off_path(started.start)) ready_.Started(l);
+  if (policy_.queues_are_current && steps_.off_path(started.start)) ready_.Started(l);
   ScheduleStep(started.start);
 }
 
@@ -304,7 +302,7 @@ void OverlapScheduler::Hide(int32_t l, Position by, Window& window) {
   window.Take(group, hidden);
   result_.hidden_by[Index(l)].push_back(by);
   // Nothing is gained by waiting later any more: its place in the queue says so from now on.
-  const bool refresh = !options_.upstream && exposed == 0 && hidden > 0;
+  const bool refresh = policy_.waits_move_up && exposed == 0 && hidden > 0;
   if (refresh && flying(l) && !steps_.off_path(launch(l).wait)) Push(launch(l).wait);
 }
 

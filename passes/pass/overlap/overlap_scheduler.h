@@ -40,7 +40,7 @@ class OverlapScheduler {
   // The arguments outlive it.
   OverlapScheduler(const OverlapGraph& steps, const StorageUses& uses,
                    const MemoryBaseline& baseline, const PlanOptions& options,
-                   const Limits& limits);
+                   const OverlapPolicy& policy, const Limits& limits);
 
   // Once. Every step is scheduled, in a legal order. O(nodes log nodes + edges + windows *
   // (max_collective_distance + launches / 4096)), where a window is a step that takes time; looking
@@ -118,6 +118,7 @@ class OverlapScheduler {
 
   const OverlapGraph& steps_;
   const PlanOptions& options_;
+  const OverlapPolicy& policy_;
   const Limits limits_;
   MemoryTracker memory_;
   PrefetchBudget budget_;

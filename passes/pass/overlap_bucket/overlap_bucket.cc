@@ -18,12 +18,13 @@
 
 namespace bucketd {
 namespace overlap_bucket {
-namespace {
 
 absl::StatusOr<std::unique_ptr<Relations>> MakeQuotient(const Model& model,
                                                         GroupTimelines& timeline) {
   return std::make_unique<Quotient>(model, timeline);
 }
+
+namespace {
 
 constexpr absl::string_view kDependent = "they depend on one another";
 constexpr absl::string_view kOverlapLost = "overlap would be lost";
@@ -107,20 +108,20 @@ void Report(const Model& model, const Plan& plan, const Found& found,
 // start and the merged wait, and where no order becomes impossible.
 class OverlapBucket : public Pass {
  public:
-  explicit OverlapBucket(MakeRelations upstream) : upstream_(upstream) {}
+  explicit OverlapBucket(const OverlapBucketPolicy& upstream) : upstream_(upstream) {}
 
   absl::string_view name() const override { return "bucket-overlap"; }
 
   absl::StatusOr<bool> Run(PassContext& context, Plan& plan) const override {
     if (!context.options.overlap_bucketing) return false;
     RETURN_IF_ERROR(FillIn(context));
-    ASSIGN_OR_RETURN(const Model model, Model::Make(context, plan));
+    const OverlapBucketPolicy& policy = context.options.upstream ? upstream_ : own_;
+    ASSIGN_OR_RETURN(const Model model, Model::Make(context, policy, plan));
     MemoryFit fit(model, plan);
     while (true) {
       Result result;
       ASSIGN_OR_RETURN(result, Find(model, plan, fit.byte_limits()));
-      // torch has no eye on memory.
-      if (!model.upstream && fit.Shrink(result.found, result.applied)) continue;
+      if (policy.keeps_to_memory && fit.Shrink(result.found, result.applied)) continue;
       Report(model, plan, result.found, plan.diagnostics);
       fit.Report(plan.diagnostics);
       const bool changed = !result.found.buckets.empty() || plan.order != result.applied.order;
@@ -153,20 +154,21 @@ class OverlapBucket : public Pass {
                               absl::Span<const int64_t> byte_limits) const {
     GroupTimelines timeline(model);
     ASSIGN_OR_RETURN(const std::unique_ptr<Relations> relations,
-                     (model.upstream ? upstream_ : MakeQuotient)(model, timeline));
+                     model.policy.relations(model, timeline));
     Result result;
     result.found = FindBuckets(model, timeline, *relations, byte_limits);
     ASSIGN_OR_RETURN(result.applied, Apply(model, plan, result.found.buckets, *relations));
     return result;
   }
 
-  const MakeRelations upstream_;
+  const OverlapBucketPolicy own_ = {};
+  const OverlapBucketPolicy& upstream_;
 };
 
 }  // namespace
 }  // namespace overlap_bucket
 
-std::unique_ptr<Pass> MakeOverlapBucketPass(MakeRelations upstream) {
+std::unique_ptr<Pass> MakeOverlapBucketPass(const OverlapBucketPolicy& upstream) {
   return std::make_unique<overlap_bucket::OverlapBucket>(upstream);
 }
 

@@ -15,15 +15,14 @@ namespace bucketd::overlap_bucket {
 namespace {
 
 // The order as a list in which buckets take the place of their seeds; items of the model, then two
-// tokens a bucket. Upstream inputs go first, and casts that a merged gather takes in right before
-// it.
+// tokens a bucket.
 class StepList {
  public:
   explicit StepList(const Model& model) : model_(model), at_(Index(model.items())) {
     for (const bool inputs : {true, false}) {
       for (const int32_t item : model.order) {
         const Step step = model.items_of_plan.step(item);
-        const bool input = model.upstream && step.kind == Step::Kind::kNode &&
+        const bool input = model.policy.placeholders_first && step.kind == Step::Kind::kNode &&
                            model.context.graph.kind(step.id) == NodeKind::kPlaceholder;
         if (input == inputs) at_[Index(item)] = ids_.insert(ids_.end(), item);
       }
@@ -43,9 +42,9 @@ class StepList {
       const LaunchInfo& launch = model_.launches[Index(l)];
       ids_.erase(at_[Index(launch.start_item)]);
       ids_.erase(at_[Index(launch.wait_item)]);
-      if (!model_.upstream) continue;
-      const NodeId cast = AbsorbedCast(model_.context.graph, launch);
-      if (cast != kNoNode) ids_.splice(start, ids_, at_[Index(cast)]);
+      if (model_.policy.absorbed == nullptr) continue;
+      const NodeId absorbed = model_.policy.absorbed(model_.context.graph, launch);
+      if (absorbed != kNoNode) ids_.splice(start, ids_, at_[Index(absorbed)]);
     }
   }
 

@@ -90,11 +90,12 @@ class Placement {
   void AddLaunch(int32_t event, int32_t first, int32_t candidate) {
     const int32_t met = timeline_.event(event).launch;
     if (met < 0 || met == candidate || first_of_[Index(met)] == first) return;
-    const int32_t launch = model_.upstream ? met : first_of_[Index(met)];
+    const bool whole = model_.policy.buckets_are_whole;
+    const int32_t launch = whole ? first_of_[Index(met)] : met;
     const int32_t from = timeline_.event(timeline_.start(launch)).position;
     runs_.push_back({from, timeline_.event(timeline_.wait(launch)).position});
     const int32_t hiding =
-        model_.upstream ? model_.launches[Index(met)].first_hiding : first_hiding_[Index(launch)];
+        whole ? first_hiding_[Index(launch)] : model_.launches[Index(met)].first_hiding;
     if (hiding != std::numeric_limits<int32_t>::max()) hides_.push_back({from, hiding});
   }
 

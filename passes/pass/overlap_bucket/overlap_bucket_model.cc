@@ -15,19 +15,9 @@
 
 namespace bucketd::overlap_bucket {
 
-NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch) {
-  if (launch.bucket >= 0) return kNoNode;
-  const Collective& collective = graph.collective(launch.collective);
-  if (!Gathers(collective.kind) || graph.inputs(collective.start).empty()) return kNoNode;
-  const NodeId input = graph.inputs(collective.start)[0];
-  const bool cast = graph.kind(input) == NodeKind::kCall && graph.users(input).size() == 1 &&
-                    (graph.op(input) == "aten._to_copy.default" ||
-                     graph.op(input) == "prims.convert_element_type.default");
-  return cast ? input : kNoNode;
-}
-
-absl::StatusOr<Model> Model::Make(const PassContext& context, const Plan& plan) {
-  Model model(context, plan);
+absl::StatusOr<Model> Model::Make(const PassContext& context, const OverlapBucketPolicy& policy,
+                                  const Plan& plan) {
+  Model model(context, policy, plan);
   model.position.assign(Index(model.items()), -1);
   model.compute_index = model.launch_of = model.position;
   for (const Step& step : plan.order) {
@@ -108,7 +98,7 @@ absl::Status Model::AddOverlap() {
       const int32_t item = known ? items_of_plan.item_of(n) : -1;
       const int32_t at = known ? position[Index(item)] : -1;
       const bool inside = at > launch.start_position && at < launch.wait_position;
-      if (at < 0 || (!upstream && !inside)) {
+      if (at < 0 || (policy.hidden_inside_only && !inside)) {
         return absl::InvalidArgumentError(absl::StrCat(
             "overlap: ", known ? graph.Describe(n) : absl::StrCat("%", n),
             " does not stand between the start and the wait of ",
@@ -118,7 +108,7 @@ absl::Status Model::AddOverlap() {
       launch.first_hiding = std::min(launch.first_hiding, at);
       launch.last_hiding = std::max(launch.last_hiding, at);
       // On its own group's timeline a node has one event, which would move with its bucket.
-      const bool own = is_of(item, launch.group) && !upstream;
+      const bool own = policy.own_group_stays && is_of(item, launch.group);
       if (launch.fully_hidden() || own) hiding[Index(item)] = true;
     }
     std::sort(launch.hidden_by.begin(), launch.hidden_by.end(),
@@ -142,8 +132,9 @@ void Model::AddKeys(const Plan& plan) {
     });
     if (!joins) continue;
     const Collective& c = graph.collective(launch.collective);
-    const Direction direction =
-        upstream ? Direction::kNone : context.directions[Index(launch.collective)];
+    const Direction direction = policy.keys_have_directions
+                                    ? context.directions[Index(launch.collective)]
+                                    : Direction::kNone;
     launch.key =
         keys.emplace(std::make_pair(BucketKey::Of(c), direction), static_cast<int32_t>(keys.size()))
             .first->second;
@@ -160,8 +151,6 @@ void Model::AddGroups(const Plan& plan) {
     if (!seen[group]) groups.push_back(launch.group);
     seen[group] = true;
     if (!Gathers(graph.collective(launch.collective).kind) || judged[group]) continue;
-    // A group whose first gather is of a parameter, each member of one, is taken for one across
-    // nodes; upstream, of one parameter altogether.
     judged[group] = true;
     std::set<NodeId> all;
     bool each = true;
@@ -170,7 +159,7 @@ void Model::AddGroups(const Plan& plan) {
       each = each && placeholder[Index(member)] >= 0;
     }
     all.erase(kNoNode);
-    internode[group] = upstream ? all.size() == 1 && *all.begin() >= 0 : each;
+    internode[group] = policy.each_parameter_counts ? each : all.size() == 1 && *all.begin() >= 0;
   }
   const Choice choice = context.options.bucket_exposed_first;
   exposed_first = choice == Choice::kAuto

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "passes/pass/overlap_bucket/overlap_bucket_policy.h"
 #include "passes/pass/pass.h"
 #include "passes/pass/plan_launch.h"
 #include "passes/pass/schedule.h"
@@ -32,14 +33,15 @@ struct LaunchInfo : PlanLaunch {
 
 struct Model {
   // INVALID_ARGUMENT: context.overlap names no launch of the plan, names one twice, or a node that
-  // does not stand between a launch's start and its wait (upstream, a wait may end early what is
-  // still to be hidden). O(nodes + edges + hiding nodes).
-  static absl::StatusOr<Model> Make(const PassContext& context, const Plan& plan);
+  // does not stand between a launch's start and its wait (see hidden_inside_only). O(nodes + edges
+  // + hiding nodes). The context and the policy outlive it.
+  static absl::StatusOr<Model> Make(const PassContext& context, const OverlapBucketPolicy& policy,
+                                    const Plan& plan);
 
   int32_t items() const { return items_of_plan.size(); }
 
   const PassContext& context;
-  const bool upstream;  // as torch 2.13 does
+  const OverlapBucketPolicy& policy;
   ItemGraph items_of_plan;
   std::vector<int32_t> order;          // items
   std::vector<int32_t> position;       // of an item; -1: it is none
@@ -52,18 +54,12 @@ struct Model {
   std::vector<bool> skipped;           // of a group: whether it is left alone
 
  private:
-  Model(const PassContext& c, const Plan& plan)
-      : context(c),
-        upstream(c.options.upstream),
-        items_of_plan(c.graph, c.constraints, plan.buckets) {}
+  Model(const PassContext& c, const OverlapBucketPolicy& p, const Plan& plan)
+      : context(c), policy(p), items_of_plan(c.graph, c.constraints, plan.buckets) {}
   absl::Status AddLaunches(const Plan& plan);
   absl::Status AddOverlap();
   void AddKeys(const Plan& plan);
   void AddGroups(const Plan& plan);
 };
-
-// The cast that torch's merged gather takes in: the one thing that the launch's input is for.
-// kNoNode: there is none, or the launch is a bucket.
-NodeId AbsorbedCast(const Graph& graph, const LaunchInfo& launch);
 
 }  // namespace bucketd::overlap_bucket

@@ -9,6 +9,7 @@
 
 #include "passes/base/cancellation.h"
 #include "passes/base/index.h"
+#include "passes/pass/upstream/torch_overlap.h"
 
 namespace bucketd::upstream {
 namespace {
@@ -371,7 +372,7 @@ std::vector<Edge> EdgeRelations::Edges() const {
     std::vector<int32_t> starts, waits, casts;
     for (const int32_t l : buckets_[b]) {
       const LaunchInfo& launch = model_.launches[Index(l)];
-      const NodeId cast = overlap_bucket::AbsorbedCast(model_.context.graph, launch);
+      const NodeId cast = AbsorbedCast(model_.context.graph, launch);
       if (cast != kNoNode) casts.push_back(cast);
       if (cast != kNoNode) transfer.now[Index(cast)] = start;
       starts.push_back(launch.start_item);
@@ -418,11 +419,6 @@ absl::StatusOr<std::vector<int32_t>> EdgeRelations::Order(const ItemGraph& items
   if (order.has_value()) return *std::move(order);
   return absl::FailedPreconditionError(
       "upstream: buckets that were each found legal depend on one another");
-}
-
-absl::StatusOr<std::unique_ptr<Relations>> MakeTorchRelations(const Model& model,
-                                                              overlap_bucket::GroupTimelines&) {
-  return EdgeRelations::Make(model, Defects::All());
 }
 
 }  // namespace bucketd::upstream

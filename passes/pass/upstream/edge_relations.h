@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-#include "passes/pass/overlap_bucket/overlap_bucket_policy.h"
+#include "passes/pass/overlap_bucket/overlap_bucket_relations.h"
 
 namespace bucketd::upstream {
 
@@ -90,9 +90,5 @@ class EdgeRelations : public Relations {
   std::vector<int32_t> seen_;
   int32_t stamp_ = 0;
 };
-
-// With all of torch's defects.
-absl::StatusOr<std::unique_ptr<Relations>> MakeTorchRelations(const Model& model,
-                                                              overlap_bucket::GroupTimelines&);
 
 }  // namespace bucketd::upstream
