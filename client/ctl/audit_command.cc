@@ -66,7 +66,7 @@ void AddAuditCommand(const Command& app) {
   AddServerArgs(command, args->server);
   command.AddOption("--tenant", args->tenant,
                     "of this tenant; \"\": the default one, \"*\": what belongs to all");
-  command.AddOption("--who", args->who, "whose name has this in it");
+  command.AddOption("--who", args->who, "whose name, or host, has this in it");
   command.AddOption("--what", args->what, "pin, generation, keep, release, displace, evict, ...");
   command.AddOption("--since", args->since, "not longer ago than this: 90s, 15m, 12h, 30d");
   command.AddOption("--limit", args->limit, "at most so many, the newest")

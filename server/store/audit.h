@@ -45,7 +45,7 @@ struct AuditEntry {
 // All that are given must hold.
 struct AuditSelection {
   std::optional<std::string> tenant;
-  std::string who;  // part of the identity
+  std::string who;  // part of the identity, or of the host
   std::string what;
   std::optional<WallTime> since;
   std::optional<int64_t> before_number;  // for the next page

@@ -25,7 +25,8 @@ constexpr char kInsert[] =
 constexpr char kList[] =
     "SELECT number, id, at, who, peer, actor_tenant, tenant, what, subject, before, after "
     "FROM audit WHERE number < ?1 AND at >= ?2 AND (?3 = 0 OR tenant = ?4) "
-    "AND (length(?5) = 0 OR instr(who, ?5) > 0) AND (length(?6) = 0 OR what = ?6) "
+    "AND (length(?5) = 0 OR instr(who, ?5) > 0 OR instr(peer, ?5) > 0) "
+    "AND (length(?6) = 0 OR what = ?6) "
     "ORDER BY number DESC LIMIT ?7";
 
 // Lines are numbered as they come, so the oldest are among the first.

@@ -23,8 +23,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 AuditLine Line(const std::string& what, const std::string& subject = "job",
-               const std::string& tenant = "team", const std::string& who = "URI:x/ops") {
-  return {{who, "ipv4:10.0.0.7", "team"}, tenant, what, subject, "was", "is"};
+               const std::string& tenant = "team", const std::string& who = "URI:x/ops",
+               const std::string& host = "ipv4:10.0.0.7") {
+  return {{who, host, "team"}, tenant, what, subject, "was", "is"};
 }
 
 class AuditTest : public ConformanceTest {
@@ -121,8 +122,13 @@ TEST_P(AuditTest, LinesAreSelectedByTenantWhoWhatAndTimeInPagesTheNewestFirst) {
   selection.what = "release";
   EXPECT_THAT(Said(selection), IsEmpty());
   selection = {};
+  Change(Line("enable", "planning", "*", "", "unix:"));
+  selection.who = "unix";
+  EXPECT_THAT(Said(selection), ElementsAre("enable planning"))
+      << "callers without a name are shown by their host";
+  selection = {};
   selection.since = now_ - minutes(1);
-  EXPECT_THAT(Said(selection), ElementsAre("pin 3", "release 2"));
+  EXPECT_THAT(Said(selection), ElementsAre("enable planning", "pin 3", "release 2"));
 }
 
 TEST_P(AuditTest, LinesBeyondTheirNumberAndAgeGoWithMaintenanceTheOldestFirst) {

@@ -67,11 +67,12 @@ absl::StatusOr<std::vector<AuditEntry>> PostgresStore::ListAudit(const AuditSele
   if (selection.since.has_value()) since = MsOf(*selection.since);
   ASSIGN_OR_RETURN(
       const PgResult found,
-      Query(PgStatement("SELECT number, id, at, who, peer, actor_tenant, tenant, what, subject, "
-                        "before, after FROM bucketd_audit WHERE ($1 IS NULL OR number < $1) "
-                        "AND ($2 IS NULL OR at >= $2) AND ($3 IS NULL OR tenant = $3) "
-                        "AND (OCTET_LENGTH($4) = 0 OR POSITION($4 IN who) > 0) "
-                        "AND (OCTET_LENGTH($5) = 0 OR what = $5) ORDER BY number DESC LIMIT $6")
+      Query(PgStatement(
+                "SELECT number, id, at, who, peer, actor_tenant, tenant, what, subject, "
+                "before, after FROM bucketd_audit WHERE ($1 IS NULL OR number < $1) "
+                "AND ($2 IS NULL OR at >= $2) AND ($3 IS NULL OR tenant = $3) "
+                "AND (OCTET_LENGTH($4) = 0 OR POSITION($4 IN who) > 0 OR POSITION($4 IN peer) > 0) "
+                "AND (OCTET_LENGTH($5) = 0 OR what = $5) ORDER BY number DESC LIMIT $6")
                 .Int(selection.before_number)
                 .Int(since)
                 .Bytes(selection.tenant)
