@@ -97,7 +97,8 @@ void AddFlags(CLI::App& app, CommandLine& line) {
   app.add_flag(
       "--check", line.check,
       "Print the configuration, as a file that says where each value comes from, and exit: "
-      "0, or 2 if it cannot be used");
+      "0, or 2 if it, or a certificate, key, identities or tenants file that it names, cannot be "
+      "used");
   const ServerOptions defaults;
   line.texts.reserve(OptionTable().size());  // CLI11 keeps references
   for (const OptionRow& row : OptionTable()) {
@@ -215,6 +216,8 @@ int Main(int argc, char** argv) {
   const absl::Status log = ConfigureLog("bucketd", process.log_level, process.log_json);
   if (!log.ok()) return Fail(log, kUsage);
   if (line.check) {
+    const absl::Status checked = Server::Check(config->options);
+    if (!checked.ok()) return Fail(checked, kUsage);
     std::fputs(PrintConfig(*config).c_str(), stdout);
     Warn(config->options);
     return 0;

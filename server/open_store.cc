@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "passes/base/status_macros.h"
+#include "server/store/postgres/pg_connection.h"
 #include "server/store/postgres/postgres_store.h"
 #include "server/store/sqlite_store.h"
 
@@ -49,7 +50,17 @@ absl::Status OpenSqlite(const ServerOptions& options, OpenedStore& opened) {
   return absl::OkStatus();
 }
 
+absl::Status AsOfFlag(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--store: ", status.message()));
+}
+
 }  // namespace
+
+absl::Status CheckStoreAddress(const ServerOptions& options) {
+  return IsDatabase(options.store_dir) ? AsOfFlag(PgTarget::Parse(options.store_dir).status())
+                                       : absl::OkStatus();
+}
 
 absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options) {
   OpenedStore opened;
@@ -58,9 +69,8 @@ absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options) {
   const bool in_database = IsDatabase(options.store_dir);
   const absl::Status made =
       in_database ? OpenPostgres(options, opened) : OpenSqlite(options, opened);
-  if (made.ok()) return opened;
-  return absl::Status(made.code(),
-                      absl::StrCat(in_database ? "--store: " : "--store-dir: ", made.message()));
+  if (!made.ok()) return AsOfFlag(made);
+  return opened;
 }
 
 }  // namespace bucketd

@@ -24,5 +24,7 @@ struct OpenedStore {  // each outlives the next
 // As the options say; errors name the flag. A store that cannot be opened is no store to go on
 // without: jobs would get other plans than those that are pinned in it.
 absl::StatusOr<OpenedStore> OpenStore(const ServerOptions& options);
+// What is wrong with the address alone, whatever is there.
+absl::Status CheckStoreAddress(const ServerOptions& options);
 
 }  // namespace bucketd

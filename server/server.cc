@@ -463,6 +463,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   return server;
 }
 
+absl::Status Server::Check(const ServerOptions& options) {
+  prometheus::Registry registry;
+  IdentityMetrics metrics(registry);
+  const std::unique_ptr<Trust> trust = TrustOf(options.tls, metrics);
+  const TenantLimits unsaid = TenantLimits::OfPins(options.max_pins_per_tenant);
+  std::vector<std::string> wrong;
+  for (const absl::Status& said :
+       {trust == nullptr ? absl::OkStatus() : trust->Load(),
+        Quotas(options.tenants_file, unsaid, registry).Load(), CheckStoreAddress(options)}) {
+    if (!said.ok()) wrong.emplace_back(said.message());
+  }
+  return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(wrong, "\n"));
+}
+
 Server::~Server() { impl_->Stop(std::chrono::steady_clock::now()); }
 
 const std::string& Server::address() const { return impl_->address; }

@@ -24,6 +24,9 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        PlanFunction plan_function = ComputePlan,
                                                        const Pings& pings = {});
+  // What Start would say of the files that the options name and of the store's address, a line for
+  // each mistake; without opening a port or the store.
+  static absl::Status Check(const ServerOptions& options);
   ~Server();  // unless it was shut down: at once, cancelling what runs
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

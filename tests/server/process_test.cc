@@ -132,6 +132,24 @@ TEST_F(ProcessTest, OfTwoFlagsThatSetOneThingTheLaterHolds) {
   EXPECT_EQ(ExitCode(), 0);
 }
 
+TEST_F(ProcessTest, CheckRefusesWhatAStartWouldRefuseOfFilesAndOfTheStoresAddress) {
+  const std::string tenants = absl::StrCat(folder_, "/tenants.toml");
+  std::ofstream(tenants) << "[[tenant]]\nnam = \"a\"\n";
+  const std::vector<std::string> files = {"--tls-certificate-file", folder_ + "/absent.pem",
+                                          "--tls-key-file",         folder_ + "/absent.key",
+                                          "--tls-client-ca-file",   folder_ + "/absent.ca",
+                                          "--identities-file",      folder_ + "/absent.toml"};
+  std::vector<std::string> args = {"--check", "--tenants-file", tenants, "--store", "mysql://db/x"};
+  args.insert(args.end(), files.begin(), files.end());
+  Start(args);
+  const std::string text = ReadAll();
+  EXPECT_TRUE(absl::StrContains(text, "absent.pem")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "tenants.toml:2: ")) << text;
+  EXPECT_TRUE(absl::StrContains(text, "--store: expected postgres://")) << text;
+  EXPECT_FALSE(absl::StrContains(text, "listen = ")) << text;
+  EXPECT_EQ(ExitCode(), 2);
+}
+
 TEST_F(ProcessTest, ServesUntilSigtermThenExitsWithZero) {
   const std::string ready = absl::StrCat(folder_, "/ready.json");
   const std::string socket = absl::StrCat(folder_, "/socket");

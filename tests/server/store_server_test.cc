@@ -156,7 +156,7 @@ TEST_F(StoreServerTest, AStoreThatCannotBeOpenedIsNamedAndRefused) {
   std::ofstream(options_.store_dir) << "a file";
   const auto server = Server::Start(options_);
   ASSERT_FALSE(server.ok());
-  EXPECT_TRUE(absl::StartsWith(server.status().message(), "--store-dir: ")) << server.status();
+  EXPECT_TRUE(absl::StartsWith(server.status().message(), "--store: ")) << server.status();
   EXPECT_TRUE(absl::StrContains(server.status().message(), "is no folder")) << server.status();
 }
 
