@@ -206,8 +206,9 @@ absl::StatusOr<Answer> Difference(client::CostClient& costs, const CostsArgs& ar
 
 // One of `costs`' subcommands; the returned one takes further options.
 Command Add(const Command& costs, const std::shared_ptr<CostsArgs>& args, const char* name,
-            const char* about, Action action) {
+            const char* about, const char* example, Action action) {
   const Command command = costs.AddCommand(name, about);
+  command.Footer(example);
   const auto server = std::make_shared<ServerArgs>();
   AddServerArgs(command, *server);
   command.Does([args, server, action = std::move(action)] {
@@ -235,29 +236,58 @@ void AddCostsCommand(const Command& app) {
   const auto first = [&](const Command& command, const char* name, const char* help) {
     return command.AddOption(name, args->first, help);
   };
-  first(Add(costs, args, "list", "Names, versions and held samples", List), "name",
-        "only this one");
-  first(Add(costs, args, "show", "One version; --json prints a profile file", Show), "profile",
-        "NAME, NAME@VERSION or NAME@latest")
+  first(Add(costs, args, "list", "Names, versions and held samples",
+            "  bucketctl costs list\n  bucketctl costs list ours --json", List),
+        "name", "only this one");
+  first(Add(costs, args, "show", "One version; --json prints a profile file",
+            "A file to plan with here, or to change and import:\n"
+            "  bucketctl costs show ours@latest --json > ours.json",
+            Show),
+        "profile", "NAME, NAME@VERSION or NAME@latest")
       .Required();
-  const Command import = Add(costs, args, "import", "A profile file as a new version", Import);
+  const Command import =
+      Add(costs, args, "import", "A profile file as a new version",
+          "The first version of a name is its latest at once, a later one once it is promoted:\n"
+          "  bucketctl costs import ours.json --by ops",
+          Import);
   first(import, "file", "as --profile of bucketctl plan takes it").Required();
   import.AddOption("--name", args->name, "instead of the file's own");
   import.AddOption("--by", args->by, "who brings it, for the record");
-  first(Add(costs, args, "report", "Hand in measured samples", SendReport), "file",
-        "JSON: {\"profile\", \"reporter\", \"samples\": [{\"kind\", \"dtype\", \"group_size\", "
-        "\"bytes\", \"picoseconds\", ...}]}")
+  first(Add(costs, args, "report", "Hand in measured samples",
+            "Who measured what, and how long it took; more members: link_class, mesh_dim, mode "
+            "(packed, grouped), launches.\n"
+            "  {\"profile\": \"ours\", \"reporter\": \"node7\", \"samples\": [\n"
+            "    {\"kind\": \"all_gather\", \"dtype\": \"bf16\", \"group_size\": 16, "
+            "\"ranks_per_node\": 8,\n"
+            "     \"bytes\": 1048576, \"picoseconds\": 61000000}]}\n"
+            "  bucketctl costs report samples.json && bucketctl costs propose ours",
+            SendReport),
+        "file", "JSON, as below")
       .Required();
   AddImportTraceCommand(costs);
-  first(Add(costs, args, "propose", "Fit a new version to the samples that are held", Propose),
+  first(Add(costs, args, "propose", "Fit a new version to the samples that are held",
+            "Until it is promoted only jobs that name it get plans by it:\n"
+            "  bucketctl costs propose ours && bucketctl costs diff ours@latest ours@2",
+            Propose),
         "name", "whose latest version is the start")
       .Required();
-  first(Add(costs, args, "promote", "Make a version what NAME@latest means", Promote), "version",
-        "NAME@VERSION")
+  first(Add(costs, args, "promote", "Make a version what NAME@latest means",
+            "Running generations of jobs keep their plans; later ones follow:\n"
+            "  bucketctl costs promote ours@2",
+            Promote),
+        "version", "NAME@VERSION")
       .Required();
-  first(Add(costs, args, "rollback", "Back to what was latest before", Rollback), "name", "whose")
+  first(Add(costs, args, "rollback", "Back to what was latest before",
+            "A promotion was wrong:\n"
+            "  bucketctl costs rollback ours && bucketctl costs list ours",
+            Rollback),
+        "name", "whose")
       .Required();
-  const Command diff = Add(costs, args, "diff", "How numbers and links differ", Difference);
+  const Command diff = Add(costs, args, "diff", "How numbers and links differ",
+                           "What would change, before it does:\n"
+                           "  bucketctl costs diff ours@latest ours@2\n"
+                           "  bucketctl costs diff ours@latest ours.json",
+                           Difference);
   first(diff, "a", "NAME@VERSION, NAME@latest or a file").Required();
   diff.AddOption("b", args->second, "the same").Required();
 }

@@ -162,9 +162,10 @@ absl::Status RunVerify(const LookArgs& args) {
 }
 
 template <typename Args>
-Command Add(const Command& app, const char* name, const char* help,
+Command Add(const Command& app, const char* name, const char* help, const char* example,
             const std::shared_ptr<Args>& args, absl::Status (*run)(const Args&)) {
   const Command command = app.AddCommand(name, help);
+  command.Footer(example);
   AddJsonFlag(command, args->json);
   command.Does([args, run] { return Report(run(*args)); });
   return command;
@@ -178,16 +179,19 @@ void File(const Command& command, std::string& file, const char* help) {
   command.AddOption("file", file, help).Required().TypeName("FILE");
 }
 
-void AddLook(const Command& store, const char* name, const char* help,
+void AddLook(const Command& store, const char* name, const char* help, const char* example,
              absl::Status (*run)(const LookArgs&)) {
   auto args = std::make_shared<LookArgs>();
-  Place(Add(store, name, help, args, run), args->place, "store", "what to read");
+  Place(Add(store, name, help, example, args, run), args->place, "store", "what to read");
 }
 
 void AddExport(const Command& store) {
   auto args = std::make_shared<ExportArgs>();
   const Command command =
-      Add(store, "export", "Write plans to one file, for another store", args, ExportStore);
+      Add(store, "export", "Write plans to one file, for another store",
+          "A backup, while the server goes on; without the audit log, which copy takes along:\n"
+          "  bucketctl store export --all /var/lib/bucketd backup.bundle",
+          args, ExportStore);
   Place(command, args->from, "store", "what to read");
   File(command, args->file, "bundle to write");
   command.AddFlag("--all", args->all,
@@ -200,15 +204,23 @@ void AddExport(const Command& store) {
 void AddImport(const Command& store) {
   auto args = std::make_shared<ImportArgs>();
   const Command command =
-      Add(store, "import", "Check a bundle, then add what is not there yet", args, ImportStore);
+      Add(store, "import", "Check a bundle, then add what is not there yet",
+          "  bucketctl store import backup.bundle /var/lib/bucketd-restored", args, ImportStore);
   File(command, args->file, "bundle to read");
   Place(command, args->to, "store", "where to add it; made if it is not there");
 }
 
 void AddCopy(const Command& store) {
   auto args = std::make_shared<CopyArgs>();
-  const Command command = Add(
-      store, "copy", "Add all that one store has to another, of either engine", args, CopyStore);
+  const Command command =
+      Add(store, "copy", "Add all that one store has to another, of either engine",
+          "A move, while its server goes on, and once more when it has ended:\n"
+          "  bucketctl store copy /var/lib/bucketd postgres://bucketd@db:5432/bucketd\n"
+          "  bucketctl store copy --replace /var/lib/bucketd "
+          "postgres://bucketd@db:5432/bucketd\n"
+          "A damaged store's whole values into a new one:\n"
+          "  bucketctl store copy /var/lib/bucketd /var/lib/bucketd-repaired",
+          args, CopyStore);
   Place(command, args->from, "from", "what to read");
   Place(command, args->to, "to", "where to add what is not there yet; made if it is not there");
   command.AddFlag("--replace", args->replace,
@@ -223,9 +235,10 @@ void AddStoreCommand(const Command& app) {
       app.AddCommand("store",
                      "Look into a server's store and carry it elsewhere, a server running or not. "
                      "STORE is what bucketd's --store takes: a folder or a postgres:// URL");
-  AddLook(store, "stats", "How much is in it", RunStats);
+  AddLook(store, "stats", "How much is in it", "  bucketctl store stats /var/lib/bucketd",
+          RunStats);
   AddLook(store, "verify", "Check every value and structure; exits 1 and names what is damaged",
-          RunVerify);
+          "  bucketctl store verify postgres://bucketd@db:5432/bucketd", RunVerify);
   AddExport(store);
   AddImport(store);
   AddCopy(store);

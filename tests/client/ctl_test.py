@@ -42,7 +42,10 @@ class BucketctlTest(CtlCase):
         commands = re.findall(r"^  ([a-z]+)  ", self.run_ctl("--help").stdout.split("Options:")[1], re.MULTILINE)
         self.assertLess({"plan", "advise", "audit", "store"}, set(commands))
         for command in commands:
-            self.assertIn(f"\n  bucketctl {command} ", self.run_ctl(command, "--help").stdout)
+            text = self.run_ctl(command, "--help").stdout
+            self.assertIn(f"\n  bucketctl {command} ", text)
+            for word in re.findall(r"^  ([a-z-]+)  ", text.partition("\nSubcommands:")[2], re.MULTILINE):
+                self.assertRegex(self.run_ctl(command, word, "--help").stdout, rf"\n  bucketctl {command} {word}\s")
 
     def test_usage_errors_exit_with_two(self):
         for args in ((), ("fly",), ("plan",), ("plan", GRAPH, "--wings"), ("trace", GRAPH), ("plan", self.path("absent.json.gz")),
