@@ -257,7 +257,7 @@ void AddCompareCommand(const Command& app) {
   auto args = std::make_shared<CompareArgs>();
   const Command command =
       app.AddCommand("compare", "Plan a captured graph in every mode and lay them side by side");
-  AddPlanFlags(command, args->flags);
+  AddPlanFlags(command, args->flags, "each; manual where --buckets says its entries");
   AddCostsFlag(command, args->flags.costs.of);
   command
       .AddOption("--sweep", args->sweeps,

@@ -113,6 +113,11 @@ absl::Status WriteOutputs(const PlanArgs& args, const Input& input, const Plan& 
 absl::Status AsReported(const absl::Status& status) {
   const bool busy = absl::IsDeadlineExceeded(status) || client::ReasonOf(status) == "OVERLOADED";
   if (busy) return absl::UnavailableError(status.message());
+  if (client::ReasonOf(status) == "UNREACHABLE") {
+    return absl::UnavailableError(absl::StrCat(
+        status.message(),
+        "\nDoes bucketd run there? --server says where to ask, --tls-ca and its kin how."));
+  }
   return absl::IsNotFound(status) ? absl::FailedPreconditionError(status.message()) : status;
 }
 

@@ -69,7 +69,8 @@ std::string FlagOf(absl::string_view option) {
   return absl::StrCat("--", absl::StrReplaceAll(option, {{"_", "-"}}));
 }
 
-void AddOption(const Command& command, const OptionInfo& option, PlanFlags& flags) {
+void AddOption(const Command& command, const OptionInfo& option, absl::string_view mode_unsaid,
+               PlanFlags& flags) {
   const std::string flag = FlagOf(option.name);
   std::string help(option.help);
   if (option.name == "mode") {
@@ -77,7 +78,8 @@ void AddOption(const Command& command, const OptionInfo& option, PlanFlags& flag
       absl::StrAppend(&help, help == option.help ? ": " : ", ", mode.name);
     }
   }
-  const std::string standard = option.print(PlanOptions{});
+  const std::string standard =
+      option.name == "mode" ? std::string(mode_unsaid) : option.print(PlanOptions{});
   if (!standard.empty()) absl::StrAppend(&help, " [", standard, "]");
   const auto take = [&flags, name = std::string(option.name)](const std::string& text) {
     flags.set.emplace_back(name, text);
@@ -117,7 +119,7 @@ absl::Status ParseMemoryLimit(absl::string_view text, PlanOptions& options) {
                                             "or +5%) or a size (38GiB, 4096MiB, bytes)"));
 }
 
-void AddPlanFlags(const Command& command, PlanFlags& flags) {
+void AddPlanFlags(const Command& command, PlanFlags& flags, absl::string_view mode) {
   AddGraphArgument(command, flags.graph);
   AddProfileFlag(command, flags.costs.profile);
   command.AddOption("--memory-limit", flags.memory_limit,
@@ -125,7 +127,7 @@ void AddPlanFlags(const Command& command, PlanFlags& flags) {
   command.AddOption("--param-order", flags.param_order,
                     "file with the parameters' names in eager registration order, one a line");
   for (const OptionInfo& option : AllOptions()) {
-    if (!HasOwnFlag(option.name)) AddOption(command, option, flags);
+    if (!HasOwnFlag(option.name)) AddOption(command, option, mode, flags);
   }
 }
 

@@ -19,7 +19,8 @@ struct PlanFlags {
 };
 
 // GRAPH, --profile (not --costs), and a flag a row of AllOptions(). `flags` outlives the parsing.
-void AddPlanFlags(const Command& command, PlanFlags& flags);
+// `mode`: what a command takes where --mode is not given, for its help.
+void AddPlanFlags(const Command& command, PlanFlags& flags, absl::string_view mode = "auto");
 
 // As the flags say, not yet validated: a caller may set more. OUT_OF_RANGE: usage.
 absl::StatusOr<PlanOptions> OptionsFrom(const PlanFlags& flags);

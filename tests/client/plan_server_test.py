@@ -80,6 +80,7 @@ class PlanServerTest(CtlCase):
     def test_nobody_there_is_unavailable(self):
         run = self.run_ctl("plan", GRAPHS[0], "--server", f"unix:{self.path('nobody')}", expect=UNAVAILABLE)
         self.assertIn("UNREACHABLE", run.stderr)
+        self.assertIn("Does bucketd run there? --server says where to ask", run.stderr)
 
     def test_a_profile_that_the_server_does_not_know_is_refused(self):
         own = json.loads(self.run_ctl("costs", "show", "h100_nvlink", "--server", self.address, "--json").stdout)
