@@ -176,6 +176,13 @@ def test_python_names_exist():
             assert is_file or hasattr(bucketd, name), f"{document.relative_to(ROOT)}: no bucketd.{name}"
 
 
+def test_the_audit_logs_words_are_what_its_help_lists():
+    (table,) = re.findall(r"^\| `what` .*?\n\n", (ROOT / "server" / "store" / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    words = set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)))) - {"what"}
+    listed = re.search(r"--what TEXT +(.*)", help_of(str(BIN / "bucketctl"), "audit"))[1]
+    assert words == set(re.findall(r"[a-z]+", listed)) - {"or"}, listed
+
+
 def test_the_readmes_table_is_what_the_program_prints():
     """Without some of its columns."""
     (table,) = (block for _, block in FENCE.findall((ROOT / "README.md").read_text()) if block.startswith("llama3_8b_fsdp8.bw:"))

@@ -67,7 +67,10 @@ void AddAuditCommand(const Command& app) {
   command.AddOption("--tenant", args->tenant,
                     "of this tenant; \"\": the default one, \"*\": what belongs to all");
   command.AddOption("--who", args->who, "whose name, or host, has this in it");
-  command.AddOption("--what", args->what, "pin, generation, keep, release, displace, evict, ...");
+  command.AddOption(
+      "--what", args->what,
+      "generation, pin, keep, release, finish, displace, evict, disable, enable, import, measure, "
+      "promote, rollback, repair, report or epochs");
   command.AddOption("--since", args->since, "not longer ago than this: 90s, 15m, 12h, 30d");
   command.AddOption("--limit", args->limit, "at most so many, the newest")
       .ShowDefault()
