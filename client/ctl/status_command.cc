@@ -65,12 +65,15 @@ std::string GivenUpText(const v1::GivenUp& g) {
 std::string StoreText(const v1::StoreStatus& store) {
   if (!store.error().empty())
     return absl::StrCat(store.path(), ": CANNOT BE READ: ", store.error());
-  return absl::StrCat(store.path(), ": ", WithThousands(store.plans()), " plans, ",
-                      BytesInWords(store.plan_bytes()), " of ",
-                      BytesInWords(store.capacity_bytes()), " (", BytesInWords(store.file_bytes()),
-                      " on disk), ", WithThousands(store.held_plans()), " pinned, ",
-                      WithThousands(store.records()), " records; the oldest plan was used ",
-                      Ago(store.oldest_use_ms()));
+  // What a database takes there it says itself.
+  const std::string on_disk =
+      store.file_bytes() == 0 ? ""
+                              : absl::StrCat(" (", BytesInWords(store.file_bytes()), " on disk)");
+  return absl::StrCat(
+      store.path(), ": ", WithThousands(store.plans()), " plans, ",
+      BytesInWords(store.plan_bytes()), " of ", BytesInWords(store.capacity_bytes()), on_disk, ", ",
+      WithThousands(store.held_plans()), " pinned, ", WithThousands(store.records()),
+      " records; the oldest plan was used ", Ago(store.oldest_use_ms()));
 }
 
 std::string FailuresText(const v1::StoreStatus& store) {

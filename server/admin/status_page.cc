@@ -297,7 +297,7 @@ void AddGivenUp(const v1::GivenUp& g, Html& html) {
 void AddStore(const v1::GetStatusResponse& s, int64_t now_ms, Html& html) {
   html << "<h2>Store <small>what outlives this process</small></h2>";
   if (!s.has_store()) {
-    html << "<p class=quiet>There is none (--store-dir): plans live in memory alone.</p>\n";
+    html << "<p class=quiet>There is none (--store): plans live in memory alone.</p>\n";
     return;
   }
   const v1::StoreStatus& store = s.store();
@@ -309,7 +309,8 @@ void AddStore(const v1::GetStatusResponse& s, int64_t now_ms, Html& html) {
           "oldest plan was used<th "
           "class=n>failed reads<th class=n>failed writes<th class=n>damaged values</tr><tr><td "
           "class=m>"
-       << store.path() << "<td class=n>" << BytesInWords(store.file_bytes()) << "<td class=n>"
+       << store.path() << "<td class=n>"
+       << (store.file_bytes() == 0 ? "-" : BytesInWords(store.file_bytes())) << "<td class=n>"
        << store.records() << "<td>"
        << (store.oldest_use_ms() == 0 ? std::string("-") : Since(store.oldest_use_ms(), now_ms));
   failures("reads that failed", store.failed_reads());

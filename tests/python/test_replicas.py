@@ -96,6 +96,7 @@ def test_ranks_that_are_spread_over_three_replicas_get_the_same_bytes(replicas):
     assert total(replicas, 'bucketd_forwarded_calls_total{outcome="plan"}') == 6
     said = ctl("status", server=a)
     assert "(this one): serving" in said and str(b.address) in said and str(c.address) in said
+    assert "on disk" not in said, "a database says itself what it takes there"
 
 
 def test_a_plan_is_computed_once_though_all_replicas_are_asked_for_it_at_once(replicas):
