@@ -22,6 +22,10 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 PATH = re.compile(r"^[\w.-]+(?:/[\w.-]+)+/?$|^[\w-]+\.(?:md|h|cc|py|sh|proto|yml|json|toml|txt)$")
+# A name as code has it: a function, a type, a field, a test; what stands before it (namespaces, objects) may be anybody's.
+SYMBOL = re.compile(r"(?:[A-Za-z_]\w*(?:::|\.))*(?=\w*(?:[a-z][A-Z]|[A-Z][a-z]|_)|\w+\()([A-Za-z_]\w*)(?:\(.*\))?")
+# Those that other people's code has, and those that stand for any.
+FOREIGN_SYMBOLS = {"ep_overlap", "tensors_saved_with_vc_check", "NCCL_GRAPH_MIXING_SUPPORT", "CTAPolicy", "commDestroySync", "AddNameCommand"}
 # Programs with sub-commands, and those without.
 PROGRAMS = {"bucketctl": True, "bucket-agent": True, "bucketd": False, "bucketd-opt": False}
 # Flags of other people's programs that a document names.
@@ -138,6 +142,27 @@ def test_named_files_exist(document):
         assert code.rstrip("/") in tracked(), f"{document.relative_to(ROOT)}: no {code}"
 
 
+@functools.cache
+def words_of_the_source() -> frozenset[str]:
+    """Flags as their keys, too; without what only tells of code: documents, mutations, results."""
+    apart = (":!*.md", ":!tests/data", ":!tests/mutations.json", ":!tests/documents_test.py")
+    names = subprocess.run(["git", "grep", "-Il", "", "--", ".", *apart], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    texts = [(ROOT / name).read_text() for name in names]
+    return frozenset(word for text in texts for form in (text, text.replace("-", "_")) for word in re.findall(r"[A-Za-z_]\w*", form))
+
+
+@EACH
+def test_named_symbols_exist(document):
+    if document.name == "MUTATIONS.md":
+        return  # names what breaks the code, too
+    for code in CODE.findall(FENCE.sub("", document.read_text())):
+        found = SYMBOL.fullmatch(code)
+        if found is None or found[1] in FOREIGN_SYMBOLS:
+            continue
+        parts = {found[1], found[1].removesuffix("_us")}  # JSON's unit
+        assert parts & words_of_the_source(), f"{document.relative_to(ROOT)}: nothing is called `{code}`"
+
+
 @EACH
 def test_commands_are_known(document):
     for command in commands_in(document.read_text()):
@@ -213,4 +238,5 @@ def test_what_is_wrong_is_seen():
     assert commands_in("```sh\nbucketctl plan x --no-such  # why\n```") == ["bucketctl plan x --no-such"]
     assert "--no-such" not in known_flags()
     assert ("plan",) in subcommands("bucketctl") and ("frobnicate",) not in subcommands("bucketctl")
+    assert SYMBOL.fullmatch("HasNoSuch")[1] not in words_of_the_source() and SYMBOL.fullmatch("Server::Check()")[1] in words_of_the_source()
     assert "passes/README.md" in tracked() and "passes/nowhere.md" not in tracked()

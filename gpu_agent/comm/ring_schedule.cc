@@ -10,6 +10,17 @@ namespace {
 const std::byte* InOf(const Collective& member) { return static_cast<const std::byte*>(member.in); }
 std::byte* OutOf(const Collective& member) { return static_cast<std::byte*>(member.out); }
 
+// What a kind does to slices is all that the code below knows of it. A kind that becomes bucketable
+// is run by it, and so needs a lowering here first.
+static_assert([] {
+  for (const CollectiveTraits& of : kCollectiveTraits) {
+    if (of.bucketable && !Gathers(of.kind) && !Scatters(of.kind) && !ReducesWhole(of.kind)) {
+      return false;
+    }
+  }
+  return true;
+}());
+
 }  // namespace
 
 RingSchedule::RingSchedule(absl::Span<const Collective> group, int rank, int size, RingOrder order,
