@@ -294,6 +294,11 @@ def test_every_metric_that_is_named_anywhere_is_served(watched, replica):
     assert sorted(all_named() - watched.served - metrics_named(replica.metrics())) == []
 
 
+def test_every_metric_that_is_served_is_named_for_operators(watched, replica):
+    served = watched.served | metrics_named(replica.metrics())
+    assert sorted(served - all_named()) == [], "on no panel, in no rule, and not in deploy/README.md"
+
+
 ELSEWHERE = {
     # What cannot be read of cost profiles is small, and shares its page with what other tests here need.
     "bucketd_cost_profiles_unreadable", "bucketd_cost_records_unreadable_total",  # tests/server/cost_catalog_test.cc
