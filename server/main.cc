@@ -202,8 +202,11 @@ int Main(int argc, char** argv) {
   AddFlags(app, line);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kUsage;
+    return Fail(absl::InvalidArgumentError(absl::StrCat(e.what(), "\nSee bucketd --help.")),
+                kUsage);
   }
   const std::vector<std::string> extras = app.remaining();
   if (!extras.empty() && !absl::StartsWith(extras[0], "--")) {

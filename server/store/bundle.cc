@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -47,7 +49,10 @@ bool Synced(const std::string& path) {
 absl::StatusOr<std::unique_ptr<BundleWriter>> BundleWriter::Open(const std::string& path) {
   std::ofstream file(path + ".part", std::ios::binary | std::ios::trunc);
   file.write(kMagic.data(), static_cast<std::streamsize>(kMagic.size()));
-  if (!file) return absl::UnavailableError(absl::StrCat(path, ".part: cannot be written"));
+  if (!file) {
+    return absl::UnavailableError(
+        absl::StrCat(path, ".part: cannot be written: ", std::strerror(errno)));
+  }
   return std::unique_ptr<BundleWriter>(new BundleWriter(path, std::move(file)));
 }
 
@@ -90,7 +95,9 @@ absl::Status BundleWriter::Finish() {
 
 absl::StatusOr<std::unique_ptr<BundleReader>> BundleReader::Open(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be opened: ", std::strerror(errno)));
+  }
   const auto bytes = static_cast<int64_t>(file.tellg());
   file.seekg(0);
   auto reader = std::unique_ptr<BundleReader>(new BundleReader(path, std::move(file), bytes));

@@ -1,11 +1,12 @@
 """What bucketctl makes of its command line, its environment and the files that they name, and what it writes where."""
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
 from ctl_case import DONE, REFUSED, UNAVAILABLE, USAGE, CtlCase
-from referee_kit import BINARY, graph_paths
+from referee_kit import BINARY, DATA, graph_paths
 
 GRAPH = graph_paths("llama3_debug_fsdp8.bw")[0]
 NOBODY = "unix:/no/such/socket"
@@ -45,6 +46,11 @@ class FlagsTest(CtlCase):
 
     def test_a_bundle_of_all_is_of_all_tenants(self):
         self.assertIn("--all excludes --tenant", self.ctl("store", "export", "/no/such/store", "x", "--all", "--tenant", "t", expect=USAGE))
+
+    def test_a_bundle_that_cannot_be_opened_or_written_says_why(self):
+        self.assertIn("/no/such/bundle: cannot be opened: No such file or directory", self.ctl("store", "import", "/no/such/bundle", self.path("to"), expect=USAGE))
+        shutil.copytree(os.path.join(DATA, "store", "format1"), self.path("from"))
+        self.assertIn("cannot be written: No such file or directory", self.ctl("store", "export", self.path("from"), "/no/such/bundle", expect=UNAVAILABLE))
 
     def test_who_lets_go_of_plans_keeps_none_for_a_while(self):
         self.assertIn("--for excludes --release", self.ctl("pin", "job", "--release", "--for", "3d", "--server", NOBODY, expect=USAGE))

@@ -212,6 +212,7 @@ TEST_F(ProcessTest, WrongFlagsAreUsageErrorsThatNameTheFlag) {
       {"--max-graph-bytes: ", {"--max-graph-bytes", "0"}},
       {"--max-waiting", {"--max-waiting", "many"}},
       {"--frobnicate", {"--frobnicate"}},
+      {"bucketd: --max-waiting: ", {"--max-waiting"}},
   };
   for (const auto& [expected, args] : cases) {
     Start(args);

@@ -36,7 +36,8 @@ constexpr char kWhichHosts[] = "target_session_attrs";
 
 // libpq ends its messages with a line's end, and has some of several lines.
 std::string OneLine(const char* text) {
-  return absl::StrReplaceAll(absl::StripAsciiWhitespace(text), {{"\n", "; "}, {"\t", " "}});
+  return absl::StrReplaceAll(absl::StripAsciiWhitespace(text),
+                             {{"\n\t", "; "}, {"\n", "; "}, {"\t", " "}});
 }
 
 std::string OptionOf(const PgTarget& target, absl::string_view name) {
