@@ -125,6 +125,13 @@ class SidePort::Http final : public httplib::Server {
         response.set_content(answer.body, answer.type);
       });
     }
+    // An agent that only watches, or a server whose callers have names, has fewer than others.
+    set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+      if (response.status != 404) return;
+      std::string here = "there is no such page; here are /metrics /livez /readyz";
+      for (const Page& page : handlers_.pages) absl::StrAppend(&here, " ", page.path);
+      response.set_content(absl::StrCat(here, "\n"), kText);
+    });
   }
 
   const prometheus::Registry& registry_;

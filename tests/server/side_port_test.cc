@@ -194,6 +194,8 @@ TEST_F(SidePortTest, NoAnswerMayRunScriptsBeGuessedAtOrFramed) {
   }
   EXPECT_EQ(Get("/")->get_header_value("Refresh"), "5");
   EXPECT_EQ(Get("/nowhere")->status, 404);
+  EXPECT_EQ(Get("/nowhere")->body,
+            "there is no such page; here are /metrics /livez /readyz / /stuck /large\n");
 }
 
 TEST_F(SidePortTest, APageIsNotRepeatedInRanges) {
