@@ -45,7 +45,7 @@ class SettingsArgs(TypedDict, total=False):
     fallback       where there is no plan: "error", or "unplanned": all ranks go without, if no rank has another reason to stop, as a
                    mistake in these settings is. The same on every rank
     embedded       "rank0": without an address, on several nodes, rank 0 plans for all
-    deadline       seconds that one graph's plan may take
+    deadline       seconds that one graph's plan may take (300)
     cost_profile   of the planner: NAME (its first version), NAME@3, NAME@latest (the promoted one); None: its default
     job            what the planner shall know the ranks by: "torchrun" or True (torchrun's name for it; the planner counts its
                    starts), or a bucketd.Job(id, generation)
