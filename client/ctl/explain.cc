@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -297,6 +298,10 @@ std::string Explainer::Buckets(const std::vector<BucketFacts>& facts) const {
 }
 
 std::vector<AloneGroup> Explainer::Alone() const {
+  std::set<NodeId> uncovered;  // as the mode said that found the units
+  for (const Diagnostic& said : plan_.diagnostics) {
+    if (said.code == "uncovered-collective") uncovered.insert(said.nodes.begin(), said.nodes.end());
+  }
   std::map<std::string, AloneGroup> by_reason;
   for (CollectiveId c = 0; Index(c) < bucket_of_.size(); ++c) {
     if (BucketOf(c) >= 0) continue;
@@ -304,6 +309,9 @@ std::vector<AloneGroup> Explainer::Alone() const {
     std::string reason = never.empty() ? "" : never[0];
     if (reason.empty() && tags_[c].tag == Tag::kNone) {
       reason = "it moves no parameter and no gradient";
+    }
+    if (reason.empty() && uncovered.contains(graph_.collective(c).start)) {
+      reason = plan_.mode == "manual" ? "no entry of buckets holds it" : "no block holds it";
     }
     if (reason.empty()) reason = "no partner of its key in reach (explain it by name)";
     AloneGroup& group = by_reason[reason];

@@ -240,6 +240,8 @@ class BucketctlTest(CtlCase):
             self.assertEqual(alone + bucketed, sum(planned["program_order"]["collectives"].values()))
             self.assertTrue(any(why in group["why"] for group in planned["alone"]), planned["alone"])
             self.assertIn(why, self.run_ctl(*asked).stdout)
+        named = json.loads(self.run_ctl("plan", GRAPH, "--mode", "manual", "--buckets", "layers.*", "--json").stdout)
+        self.assertEqual([group["why"] for group in named["alone"]], ["no entry of buckets holds it"])
         nothing = graph_paths("llama3_debug_ddp8.fw")[0]
         self.assertIn("no collectives: nothing to put into buckets", self.run_ctl("plan", nothing).stdout)
         self.assertEqual(json.loads(self.run_ctl("plan", nothing, "--json").stdout)["alone"], [])
