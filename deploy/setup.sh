@@ -4,6 +4,19 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/lib.sh
 
+case ${1:-} in
+  --help | -h)
+    cat <<'HELP'
+usage: deploy/setup.sh [TARGET...]
+
+Installs what is missing (Debian packages of deploy/packages.txt, as root; Python packages into build/venv) and builds into build/. Without a
+TARGET all is built, tests too; the programs alone are bucketd bucketctl bucket-agent. Debian starts the PostgreSQL, PgBouncer and Prometheus
+that tests run: stop them on a machine that serves.
+HELP
+    exit 0 ;;
+  -*) die "what is $1? deploy/setup.sh --help" ;;
+esac
+
 step "Debian packages"
 mapfile -t wanted < <(grep -v '^#' deploy/packages.txt)
 missing=()

@@ -186,6 +186,12 @@ def test_flags_exist(document):
     assert not unknown, f"{document.relative_to(ROOT)} names flags that nothing takes: {', '.join(unknown)}"
 
 
+@pytest.mark.parametrize("script", ["deploy/setup.sh", "deploy/quickstart.sh", "deploy/measured.sh", "deploy/wheel.sh", "tests/run.sh"])
+def test_a_script_that_is_asked_for_help_does_nothing_else(script):
+    said = help_of(str(ROOT / script))
+    assert said.startswith(f"usage: {script}") and "== " not in said, said
+
+
 @EACH
 def test_python_blocks_parse(document):
     for language, block in FENCE.findall(document.read_text()):

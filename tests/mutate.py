@@ -159,11 +159,17 @@ def main() -> int:
     if sys.argv[1:] == ["--table"]:
         TABLE.write_text(table())
         return 0
+    if set(sys.argv[1:]) & {"--help", "-h"}:
+        print(__doc__)
+        return 0
     all_of_them = mutations()
     if found := faults(all_of_them):
         print(*found, sep="\n")
         return 1
     wanted = [one for one in all_of_them if not sys.argv[1:] or any(case.startswith(begin) for case in one["breaks"] for begin in sys.argv[1:])]
+    if not wanted:
+        print(f"no mutation breaks a case that begins with {' or '.join(sys.argv[1:])}; tests/MUTATIONS.md lists them", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is mutated is put back
     tests_of, bad = spec_test.cases_with_tests(), 0
     for i, one in enumerate(wanted):
