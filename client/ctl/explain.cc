@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "client/render/plan_report.h"
 #include "client/render/table.h"
 
 #include "passes/base/collectives.h"
@@ -154,7 +155,7 @@ std::vector<std::string> Explainer::Notes(CollectiveId c) const {
       const CollectiveId of = graph_.collective_of(n);
       return of == c || (of >= 0 && b >= 0 && BucketOf(of) == b);
     });
-    if (named) notes.push_back(absl::StrCat("the planner: ", d.code, ": ", d.text));
+    if (named) notes.push_back(absl::StrCat("the planner: ", d.code, ": ", Shortened(d.text)));
   }
   return notes;
 }

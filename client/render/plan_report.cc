@@ -84,13 +84,22 @@ std::string SummaryTable(const Plan& plan) {
   return table.Text();
 }
 
+std::string Shortened(absl::string_view diagnostic) {
+  constexpr size_t kMost = 400;
+  const size_t end =
+      diagnostic.size() > kMost ? diagnostic.rfind("; ", kMost) : absl::string_view::npos;
+  if (end == absl::string_view::npos) return std::string(diagnostic);
+  return absl::StrCat(diagnostic.substr(0, end), "; ... (--json, or the plan's file, has all)");
+}
+
 std::string DiagnosticLines(const Plan& plan) {
   constexpr int kMaxOfACode = 3;
   std::map<absl::string_view, int> count;
   std::string text;
   for (const Diagnostic& d : plan.diagnostics) {
     if (absl::StartsWith(d.code, "auto-")) continue;  // figures: StandingText() has them
-    if (++count[d.code] <= kMaxOfACode) absl::StrAppend(&text, d.code, ": ", d.text, "\n");
+    if (++count[d.code] <= kMaxOfACode)
+      absl::StrAppend(&text, d.code, ": ", Shortened(d.text), "\n");
   }
   for (const auto& [code, times] : count) {
     if (times <= kMaxOfACode) continue;

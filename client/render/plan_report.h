@@ -30,7 +30,11 @@ std::string SummaryTable(const Plan& plan);
 // How the plan was made, by whose costs, and whose bits gradients then have: a line each.
 std::string HowMade(const Plan& plan, absl::string_view cost_profile);
 
-// What the planner has to say about the plan, a line each, the first three of every code.
+// What a diagnostic says, as far as a few lines of a terminal: of a list its first items.
+std::string Shortened(absl::string_view diagnostic);
+
+// What the planner has to say about the plan, a line each, shortened, the first three of every
+// code.
 std::string DiagnosticLines(const Plan& plan);
 
 }  // namespace bucketd

@@ -241,6 +241,8 @@ class BucketctlTest(CtlCase):
             self.assertTrue(any(why in group["why"] for group in planned["alone"]), planned["alone"])
             self.assertIn(why, self.run_ctl(*asked).stdout)
         named = json.loads(self.run_ctl("plan", GRAPH, "--mode", "manual", "--buckets", "layers.*", "--json").stdout)
+        none = self.run_ctl("plan", GRAPH, "--mode", "manual", "--buckets", "no.such")
+        self.assertRegex(none.stderr, "(?m)^uncovered-collective: .{50,400}; \\.\\.\\. \\(--json, or the plan's file, has all\\)$")
         self.assertEqual([group["why"] for group in named["alone"]], ["no entry of buckets holds it"])
         nothing = graph_paths("llama3_debug_ddp8.fw")[0]
         self.assertIn("no collectives: nothing to put into buckets", self.run_ctl("plan", nothing).stdout)
