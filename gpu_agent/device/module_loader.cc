@@ -14,6 +14,20 @@ constexpr char kFile[] = "libbucketd_cuda.so";
 
 GpuBackend Host(std::string reason) { return {nullptr, 0, std::move(reason)}; }
 
+std::filesystem::path InLib(const std::filesystem::path& folder) {
+  return folder.parent_path() / "lib" / kFile;
+}
+
+// Of a program both places are named: whoever installs the module may take either.
+std::string Absent(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path in_lib = InLib(path.parent_path());
+  const bool looked_there = path.filename() == kFile && in_lib != path;
+  return looked_there && !std::filesystem::exists(in_lib, error)
+             ? absl::StrCat(path.string(), " and ", in_lib.string(), " are absent")
+             : absl::StrCat(path.string(), " is absent");
+}
+
 }  // namespace
 
 std::string GpuModulePath() {
@@ -26,8 +40,7 @@ std::string GpuModulePath() {
   // A program that was found by PATH is known to the loader by a name that leads nowhere.
   const auto origin = error ? std::filesystem::canonical("/proc/self/exe", error) : file;
   const std::filesystem::path folder = origin.parent_path();
-  const std::filesystem::path beside = folder / kFile,
-                              in_lib = folder.parent_path() / "lib" / kFile;
+  const std::filesystem::path beside = folder / kFile, in_lib = InLib(folder);
   return (!std::filesystem::exists(beside, error) && std::filesystem::exists(in_lib, error)
               ? in_lib
               : beside)
@@ -37,7 +50,7 @@ std::string GpuModulePath() {
 GpuBackend LoadGpuBackend(const std::string& path) {
   if (path == "off") return Host("BUCKETD_CUDA_MODULE is off");
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return Host(absl::StrCat(path, " is absent"));
+  if (!std::filesystem::exists(path, error)) return Host(Absent(path));
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Host(absl::StrCat("cannot load ", dlerror()));
   const auto entry = reinterpret_cast<GpuModuleEntry>(dlsym(library, kGpuModuleEntry));

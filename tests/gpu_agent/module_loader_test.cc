@@ -35,6 +35,8 @@ void ExpectHost(const GpuBackend& backend, const ::testing::Matcher<const std::s
 
 TEST(ModuleLoader, AnAbsentModuleIsNamed) {
   ExpectHost(LoadGpuBackend("/no/such/module.so"), "/no/such/module.so is absent");
+  ExpectHost(LoadGpuBackend("/no/bin/libbucketd_cuda.so"),
+             "/no/bin/libbucketd_cuda.so and /no/lib/libbucketd_cuda.so are absent");
 }
 
 TEST(ModuleLoader, AFileThatIsNoLibraryIsRefused) {
