@@ -37,9 +37,9 @@ void ReadIds(od::value value, std::vector<NodeId>& ids) {
   for (od::value item : value.get_array()) ids.push_back(ToNodeId(item.get_int64()));
 }
 
-// Only a getitem's index is of interest: the second argument.
+// Only a getitem's index is of interest: the second argument. Whose arguments they are is known
+// once all fields are.
 void ReadArgs(od::value value, Record& record) {
-  if (record.op != "getitem") return;
   size_t position = 0;
   for (od::value item : value.get_array()) {
     if (position++ == 1) record.index = item.get_int64();
@@ -101,7 +101,6 @@ constexpr FieldEntry kReaders[] = {
     {"name", [](od::value v, Record& r) { r.name = Text(v); }},
     {"op", [](od::value v, Record& r) { r.op = Text(v); }},
     {"inputs", [](od::value v, Record& r) { ReadIds(v, r.inputs); }},
-    {"args", ReadArgs},
     {"est_us", ReadEstimate},
     {"measured", [](od::value v, Record& r) { r.measured = v.get_bool(); }},
     {"is_view", [](od::value v, Record& r) { r.is_view = v.get_bool(); }},
@@ -166,14 +165,21 @@ absl::Status RecordReader::Read(od::object object, Record& record) {
   Clear(record);
   field_ = "";
   size_t at = 0;
+  bool has_args = false;
   for (auto field : object) {
     field_ = View(field.unescaped_key());
     if (field_ == "outputs") {
       RETURN_IF_ERROR(ReadOutputs(field.value(), record));
+    } else if (field_ == "args") {
+      has_args = true;
     } else if (const FieldReader read = FindReader(field_, at); read != nullptr) {
       read(field.value(), record);
     }
   }
+  if (!has_args || record.op != "getitem") return absl::OkStatus();
+  object.reset();
+  field_ = "args";
+  ReadArgs(object.find_field("args"), record);
   return absl::OkStatus();
 }
 

@@ -181,6 +181,22 @@ TEST(CapturedGraph, ANodeMayHoldMoreGpusThanAnyMesh) {
   EXPECT_THAT(captured->mesh.dims, ElementsAre(MeshDim{"dp", 2, 0, ""}, MeshDim{"tp", 4, 0, ""}));
 }
 
+TEST(CapturedGraph, FieldsOfANodeMayStandInAnyOrder) {
+  const auto index_of = [](absl::string_view getitem) {
+    const auto captured = ReadCapturedGraph(absl::StrCat(
+        R"({"schema": 1, "kind": "fw", "nodes": [
+            {"op": "placeholder", "outputs": [{"shape": [4], "dtype": "float32"}]},
+            {"args": [{"n": 0}, "a word"], "inputs": [0], "op": "aten.topk.default",
+             "outputs": [{"shape": [2], "dtype": "float32"}, {"shape": [2], "dtype": "int64"}]},
+            {)",
+        getitem, R"(, "outputs": [{"shape": [2], "dtype": "int64"}]}, {"op": "output"}]})"));
+    EXPECT_TRUE(captured.ok()) << captured.status();
+    return captured.ok() ? captured->graph.getitem_index(2) : -1;
+  };
+  EXPECT_EQ(index_of(R"("op": "getitem", "inputs": [1], "args": [{"n": 1}, 1])"), 1);
+  EXPECT_EQ(index_of(R"("args": [{"n": 1}, 1], "inputs": [1], "op": "getitem")"), 1);
+}
+
 TEST(CapturedGraph, SaysWhatTheFileSays) {
   const auto captured = ReadCapturedGraph(kSmall);
   ASSERT_TRUE(captured.ok()) << captured.status();
