@@ -176,7 +176,7 @@ bool OverlapScheduler::FindPath(int32_t l, Position now) {
   while (!stack_.empty()) {
     const Position v = stack_.back();
     stack_.pop_back();
-    if (v == now) return false;
+    if (v == now || v == running_) return false;
     const bool wait = steps_.kind(v) == StepKind::kWait;
     if (Blocks(v)) {
       blocked_by_[Index(l)] = v;

@@ -257,6 +257,7 @@ void OverlapScheduler::RunOther(Position v) {
   const bool compute = steps_.kind(v) == StepKind::kCompute;
   if (steps_.window_ps(v) > 0) {
     Window window(steps_.window_ps(v), -1, steps_.group_count());
+    running_ = v;
     HideInFlight(v, window);
     Prefetch(v, window);
   }

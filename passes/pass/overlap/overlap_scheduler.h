@@ -135,6 +135,7 @@ class OverlapScheduler {
   int32_t flying_count_ = 0;
   int32_t next_compute_ = 0;
   Position last_on_path_ = -1;
+  Position running_ = -1;  // the step whose window is open, also within windows inside it
   int32_t depth_ = 0;
 
   std::vector<uint64_t> urgency_;  // one a launch: of its rank, as long as its use is not next
