@@ -218,6 +218,15 @@ def test_refuses_an_in_place_op_on_what_a_collective_still_sends():
     assert "changed sides" in refusal(graph, message(graph, order=[node(i) for i in (0, 1, 2, 4, 3, 5)]))
 
 
+def test_lets_a_program_write_what_a_collective_is_sending():
+    make = Maker()
+    a, b = make.placeholder((3,)), make.placeholder((3,))
+    sent, write = make.gather(a), make.write(a, b)
+    graph = make.done(make.wait(sent), write)
+    check(graph, message(graph))
+    assert "changed sides" in refusal(graph, message(graph, order=[node(i) for i in (0, 1, 3, 2, 4, 5)]))
+
+
 def test_lets_readers_of_a_written_storage_change_places_among_themselves():
     make = Maker()
     a, b = make.placeholder(), make.placeholder()

@@ -180,17 +180,20 @@ class _Check:
             return
         own = storages(self.nodes)
         written = {s for node in self.nodes for m in node.mutates for s in own[m]}
-        used: dict[int, tuple[int, int]] = {}  # storage -> (latest end of a use so far, whose)
+        used: dict[int, tuple[int, int]] = {}  # storage -> (latest use so far, whose)
         wrote: dict[int, tuple[int, int]] = {}
         for i, node in enumerate(self.nodes):
-            end = self._end(i, users)
             writes = {s for m in node.mutates for s in own[m]}
-            for s in {s for source in node.inputs for s in own[source]} & written:
+            touched = {s for source in node.inputs for s in own[source]} & written
+            for s in touched:
                 self._keeps_side(i, wrote.get(s))
                 if s in writes:
                     self._keeps_side(i, used.get(s))
-                    wrote[s] = max(wrote.get(s, (-1, -1)), (end, i))
-                used[s] = max(used.get(s, (-1, -1)), (end, i))
+                    wrote[s] = max(wrote.get(s, (-1, -1)), (self._end(i, users), i))
+            if node.kind == NodeKind.WAIT:  # what the program itself writes before it, it writes while the collective runs
+                touched |= {s for source in self.nodes[node.inputs[0]].inputs for s in own[source]} & written
+            for s in touched:
+                used[s] = max(used.get(s, (-1, -1)), (self.place[i], i))
 
     def _keeps_side(self, node: int, before: tuple[int, int] | None) -> None:
         if before is not None and self.place[node] < before[0]:
