@@ -8,6 +8,7 @@
 #include "passes/base/cancellation.h"
 #include "passes/base/status_macros.h"
 #include "passes/modes/pass_registry.h"
+#include "passes/pass/fit_memory.h"
 #include "passes/pass/numerics.h"
 #include "passes/pass/option_table.h"
 #include "passes/pass/pass.h"
@@ -35,6 +36,18 @@ void Predict(const Graph& graph, const Costs& costs, Plan& plan) {
 
 namespace {
 
+// A mode that found nothing to move has not looked at what memory that takes.
+absl::Status CheckLimitInBytes(const PassContext& context, Plan& plan) {
+  const PlanOptions& options = context.options;
+  const bool may_move =
+      !context.graph.collectives().empty() && !FindMode(options.mode)->passes.empty();
+  if (options.memory_limit_bytes == 0 || !may_move) return absl::OkStatus();
+  return CheckMemory(context, plan.prediction.peak_bytes,
+                     "the plan needs $0 bytes at its peak, the limit is $1 (program order needs "
+                     "$2): allow more memory",
+                     plan);
+}
+
 absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOptions& options,
                           const AfterPass& after) {
   RETURN_IF_ERROR(options.Validate());
@@ -52,6 +65,7 @@ absl::StatusOr<Plan> Make(const Graph& graph, const Costs& costs, const PlanOpti
     plan.diagnostics.push_back({"option-unread", std::move(text), {}});
   }
   Predict(graph, costs, plan);
+  RETURN_IF_ERROR(CheckLimitInBytes(context, plan));
   plan.program_order = context.program_order;
   plan.lower_bound_ps = LowerBoundPs(graph, costs);
   plan.numerics = options.numerics;

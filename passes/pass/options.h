@@ -24,7 +24,8 @@ struct PlanOptions {
   std::string backend = "nccl";  // whose summation order `numerics` speaks of: "gloo", "nccl"
   // Peak memory a plan may reach, as a share of program order's in parts per million, or in bytes
   // if that is not 0. Launches move less far to stay within it. Where that is not enough, the share
-  // is exceeded and the plan says so; a limit in bytes is never exceeded: the mode then refuses.
+  // is exceeded and the plan says so; a limit in bytes is never exceeded: the mode then refuses,
+  // unless it is none or there are no collectives.
   int64_t memory_limit_ppm = 1'050'000;
   int64_t memory_limit_bytes = 0;
   // Weights, optimizer state and whatever else lives beside the graph: part of both peaks that the

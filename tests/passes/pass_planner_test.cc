@@ -63,6 +63,20 @@ TEST(Planner, AMemoryLimitBeyondAllNumbersLimitsNothing) {
   EXPECT_FALSE(HasDiagnostic(*plan, "memory-limit"));
 }
 
+TEST(Planner, AModeWithNothingToMoveKeepsToALimitInBytesToo) {
+  const Graph graph = Forward(2, 1);
+  PlanOptions options = Manual("absent");
+  options.memory_limit_bytes = Planned(graph, options).prediction.peak_bytes;
+  EXPECT_TRUE(TryPlan(graph, options).ok());
+  --options.memory_limit_bytes;
+  const absl::Status refused = TryPlan(graph, options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("allow more memory"));
+  options.mode = "none";
+  options.buckets.clear();
+  EXPECT_TRUE(TryPlan(graph, options).ok());
+}
+
 TEST(Planner, ALlamaGetsOneGatherABlockAndOneForTheRest) {
   const CapturedGraph captured = Captured("llama3_debug_fsdp8.fw");
   const Costs costs = FileCosts(captured);
