@@ -52,9 +52,10 @@ bool ReadDigits(absl::string_view text, int64_t& out) {
 
 template <typename Int>
 absl::Status ReadInt(absl::string_view text, Int& out) {
+  constexpr int64_t kMost = std::numeric_limits<Int>::max();
   int64_t value = 0;
-  if (!ReadDigits(text, value) || value > std::numeric_limits<Int>::max()) {
-    return Expected(text, "a whole number, 0 or more, in digits alone");
+  if (!ReadDigits(text, value) || value > kMost) {
+    return Expected(text, absl::StrCat("a whole number, 0 to ", kMost, ", in digits alone"));
   }
   out = static_cast<Int>(value);
   return absl::OkStatus();

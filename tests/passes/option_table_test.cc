@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -150,7 +151,9 @@ TEST(OptionTable, SizesAreMebibytesRoundedDownOrBytes) {
 TEST(OptionTable, NumbersAreDigitsAloneAndNoneIsSaidWhereThereMayBeNoLimit) {
   PlanOptions options;
   for (const char* text : {"", " 3", "3 ", "+3", "-1", "3.0", "0x3", "3000000000"}) {
-    EXPECT_FALSE(SetOption(options, "max_compute_prefetch", text).ok()) << text;
+    EXPECT_EQ(SetOption(options, "max_compute_prefetch", text).message(),
+              absl::StrCat("max_compute_prefetch is \"", text,
+                           "\", expected a whole number, 0 to 2147483647, in digits alone"));
   }
   EXPECT_TRUE(SetOption(options, "max_compute_prefetch", "003").ok());
   EXPECT_EQ(options.max_compute_prefetch, 3);
