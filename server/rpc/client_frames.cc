@@ -23,12 +23,15 @@ void ClientFrames::TakePreface(absl::string_view& bytes) {
   bytes.remove_prefix(taken);
 }
 
-ClientFrames::Verdict ClientFrames::Received(absl::string_view bytes, SteadyTime now) {
+ClientFrames::Verdict ClientFrames::Received(absl::string_view bytes, size_t room, SteadyTime now) {
+  unfinished_.ReadInto(bytes, room);
   if (!foreign_ && preface_ < kPreface.size()) TakePreface(bytes);
   if (foreign_) return Verdict::kGoOn;
   FrameReader::Part part;
   while (in_.Next(bytes, part)) {
-    if (part.begins && !budget_.Take(part.frame, now)) return Verdict::kFlood;
+    if (part.begins && !budget_.Take(part.frame, unfinished_.IsStray(part.frame), now)) {
+      return Verdict::kFlood;
+    }
     unfinished_.Received(part);
     if (calls_ != 0 && unfinished_.open() > calls_) return Verdict::kFlood;
   }

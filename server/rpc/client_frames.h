@@ -36,8 +36,9 @@ class ClientFrames {
   };
   ClientFrames(Limits limits, SteadyTime now, std::string peer);
 
-  // The next bytes that came in. Once it is not kGoOn the connection is to end.
-  Verdict Received(absl::string_view bytes, SteadyTime now);
+  // The next bytes that came in, at the front of memory of `room` bytes that gRPC reads into. Once
+  // it is not kGoOn the connection is to end.
+  Verdict Received(absl::string_view bytes, size_t room, SteadyTime now);
   // The next bytes that went out; and what that comes to. `stuck`: more was to go and the client
   // does not read, so that each of its calls is kept, answered or not.
   void Sent(absl::string_view bytes);

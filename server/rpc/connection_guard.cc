@@ -51,8 +51,8 @@ class Guard {
     return Look(fd, [&](ClientFrames& frames) {
       const SteadyTime now = std::chrono::steady_clock::now();
       ClientFrames::Verdict verdict = ClientFrames::Verdict::kGoOn;
-      ForParts(message, bytes, [&](absl::string_view part) {
-        verdict = frames.Received(part, now);
+      ForParts(message, bytes, [&](absl::string_view part, size_t room) {
+        verdict = frames.Received(part, room, now);
         return verdict == ClientFrames::Verdict::kGoOn;
       });
       return verdict;
@@ -62,7 +62,7 @@ class Guard {
     return Look(fd, [&](ClientFrames& frames) {
       size_t wanted = 0;
       for (size_t i = 0; i < message.msg_iovlen; ++i) wanted += message.msg_iov[i].iov_len;
-      ForParts(message, bytes, [&](absl::string_view part) {
+      ForParts(message, bytes, [&](absl::string_view part, size_t) {
         frames.Sent(part);
         return true;
       });
@@ -132,12 +132,14 @@ class Guard {
     return false;
   }
 
-  // Calls body(part) for the buffers that `bytes` fill, until it returns false.
+  // Calls body(part, room) for the buffers that `bytes` fill, until it returns false: each may have
+  // more room than it has bytes.
   template <typename Body>
   static void ForParts(const msghdr& message, size_t bytes, const Body& body) {
     for (size_t i = 0; i < message.msg_iovlen && bytes > 0; ++i) {
-      const size_t part = std::min(bytes, message.msg_iov[i].iov_len);
-      if (!body({static_cast<const char*>(message.msg_iov[i].iov_base), part})) return;
+      const size_t room = message.msg_iov[i].iov_len;
+      const size_t part = std::min(bytes, room);
+      if (!body({static_cast<const char*>(message.msg_iov[i].iov_base), part}, room)) return;
       bytes -= part;
     }
   }

@@ -12,21 +12,24 @@ constexpr int64_t kUnanswered = 10;
 constexpr int64_t kWindow = 1;
 
 // In hundredths of a reset. Calls and their content are bounded elsewhere, by streams and bytes.
-int64_t CostOf(const FrameHeader& frame) {
+int64_t CostOf(const FrameHeader& frame, bool stray) {
   switch (frame.kind) {
     case FrameKind::kHeaders:
-      return 0;
+      return stray ? kReset : 0;
     case FrameKind::kData:
+      // A call that was refused may be in the midst of a message.
+      if (stray) return kWindow;
       return frame.size > 0 || (frame.flags & kEndStream) != 0 ? 0 : kUnanswered;
     case FrameKind::kPing:
     case FrameKind::kSettings:
-      return (frame.flags & kAck) != 0 ? 0 : kUnanswered;
+      return kUnanswered;  // the server asks for few acknowledgements
+    case FrameKind::kContinuation:
     case FrameKind::kResetStream:
       return kReset;
     case FrameKind::kWindowUpdate:
       return kWindow;
   }
-  return kUnanswered;  // priorities, headers in pieces, what is unknown
+  return kUnanswered;  // priorities, what is unknown
 }
 
 }  // namespace
@@ -34,8 +37,13 @@ int64_t CostOf(const FrameHeader& frame) {
 FrameBudget::FrameBudget(const FrameLimits& limits, SteadyTime now)
     : limits_(limits), since_(now), left_(limits.burst * kReset) {}
 
-bool FrameBudget::Take(const FrameHeader& frame, SteadyTime now) {
-  const int64_t cost = CostOf(frame);
+bool FrameBudget::Take(const FrameHeader& frame, bool stray, SteadyTime now) {
+  if (frame.kind == FrameKind::kHeaders) headers_ = 0;
+  if (frame.kind == FrameKind::kHeaders || frame.kind == FrameKind::kContinuation) {
+    headers_ += frame.size;
+  }
+  if (headers_ > kMostHeaderBytes) return false;
+  const int64_t cost = CostOf(frame, stray);
   if (cost == 0) return true;
   left_ -= cost;
   if (left_ >= 0) return true;

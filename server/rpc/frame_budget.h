@@ -20,14 +20,19 @@ class FrameBudget {
  public:
   FrameBudget(const FrameLimits& limits, SteadyTime now);
 
-  // The next frame that came in. False: more of them than the limits allow; the connection should
-  // end.
-  bool Take(const FrameHeader& frame, SteadyTime now);
+  // The next frame that came in; `stray`: of no call that is under way. False: more of them than
+  // the limits allow, or headers of more than kMostHeaderBytes; the connection should end.
+  bool Take(const FrameHeader& frame, bool stray, SteadyTime now);
+
+  // Of one call; gRPC refuses those of more than 8 KiB. It keeps what has come of a header, and
+  // reads that from its start with each piece that comes.
+  static constexpr size_t kMostHeaderBytes = 64 << 10;
 
  private:
   FrameLimits limits_;
-  SteadyTime since_;  // up to when `left_` has been refilled
-  int64_t left_;      // in hundredths of a reset
+  SteadyTime since_;    // up to when `left_` has been refilled
+  int64_t left_;        // in hundredths of a reset
+  size_t headers_ = 0;  // bytes of the last call's
 };
 
 }  // namespace bucketd

@@ -16,6 +16,7 @@ enum class FrameKind : unsigned char {
   kSettings = 4,
   kPing = 6,
   kWindowUpdate = 8,
+  kContinuation = 9,
 };
 inline constexpr unsigned char kAck = 1;        // of settings and pings
 inline constexpr unsigned char kEndStream = 1;  // of data and headers

@@ -121,6 +121,8 @@ ConnectionLimits LimitsOf(const ServerOptions& options) {
 void BoundTransport(grpc::ServerBuilder& builder, const ServerOptions& options,
                     const Pings& pings) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
+  // Else its streams have windows of 4 MiB, and what comes behind a call's message is not read.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // gRPC inflates a message before it looks at its size. Graphs have a codec of their own.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.AddChannelArgument(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,

@@ -124,8 +124,8 @@ int SSL_read(SSL* ssl, void* buffer, int size) {
   const int bytes = read(ssl, buffer, size);
   if (bytes <= 0 || SSL_is_server(ssl) == 0) return bytes;
   const absl::string_view content(static_cast<const char*>(buffer), static_cast<size_t>(bytes));
-  const bool goes_on = bucketd::GoesOn(ssl, [content](bucketd::ClientFrames& frames) {
-    return frames.Received(content, std::chrono::steady_clock::now());
+  const bool goes_on = bucketd::GoesOn(ssl, [content, size](bucketd::ClientFrames& frames) {
+    return frames.Received(content, static_cast<size_t>(size), std::chrono::steady_clock::now());
   });
   return goes_on ? bytes : bucketd::End();
 }
