@@ -1,6 +1,8 @@
 #include "server/process/log.h"
 
+#include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -127,13 +129,14 @@ using Stderr = spdlog::sinks::stderr_sink_mt;
 class LimitedStderr final : public Stderr {
  public:
   void log(const spdlog::details::log_msg& line) override {
+    const std::string kind = KindOf(line);
+    const absl::MutexLock lock(&limit_mutex_);
     std::optional<int64_t> left_out = 0;
-    if (line.level >= spdlog::level::info) {
-      const absl::MutexLock lock(&limit_mutex_);
-      left_out = limit_.Admit(KindOf(line), Clock::now());
-    }
+    if (line.level >= spdlog::level::info) left_out = limit_.Admit(kind, Clock::now());
     if (!left_out.has_value()) return;
-    if (*left_out == 0) {
+    if (!IsTaken()) {
+      limit_.LeaveOut(kind, *left_out + 1, Clock::now());
+    } else if (*left_out == 0) {
       Stderr::log(line);
     } else {
       Write(line, *left_out);
@@ -142,12 +145,12 @@ class LimitedStderr final : public Stderr {
 
   // After each line, and each second without one.
   void flush() override {
-    std::vector<std::pair<std::string, int64_t>> due;
-    {
-      const absl::MutexLock lock(&limit_mutex_);
-      due = limit_.TakeLeftOut(Clock::now());
-    }
-    for (const auto& [kind, left_out] : due) {
+    const absl::MutexLock lock(&limit_mutex_);
+    for (const auto& [kind, left_out] : limit_.TakeLeftOut(Clock::now())) {
+      if (!IsTaken()) {
+        limit_.LeaveOut(kind, left_out, Clock::now());
+        continue;
+      }
       const std::string payload = absl::StrCat("lines left out: ", kind.substr(1));
       Write({"", spdlog::level::warn, payload}, left_out);
     }
@@ -156,6 +159,13 @@ class LimitedStderr final : public Stderr {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // A pipe that nobody empties, because its reader has stopped, would hold up every thread that has
+  // something to say. Where there is room there is enough for a line.
+  static bool IsTaken() {
+    pollfd out{STDERR_FILENO, POLLOUT, 0};
+    return poll(&out, 1, 0) != 0;
+  }
 
   void Write(spdlog::details::log_msg line, int64_t left_out) {
     std::string payload(line.payload.data(), line.payload.size());

@@ -1,6 +1,7 @@
 // Where a daemon's log lines go: standard error, as text or as one JSON object a line. Whatever a
 // line says, it stays one line: control characters are escaped in both forms. Of each kind of line
-// at info and above no more are written than log_limit.h says; `not_logged` counts those left out.
+// at info and above no more are written than log_limit.h says; `not_logged` counts those left out,
+// as it does those for which there is no room where they go.
 #pragma once
 
 #include <string>

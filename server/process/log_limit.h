@@ -28,10 +28,15 @@ class LogLimit {
 
   // How many lines of this kind were left out before this one; nullopt: so is this one.
   std::optional<int64_t> Admit(const std::string& kind, Time now);
+  // So many that were admitted could not be written.
+  void LeaveOut(const std::string& kind, int64_t lines, Time now);
   // Kinds of which lines were left out kSilence ago, and how many; 0 from then on.
   std::vector<std::pair<std::string, int64_t>> TakeLeftOut(Time now);
 
  private:
+  struct Kind;
+  Kind& KindOf(const std::string& name, Time now);
+
   struct Kind {
     Time free;  // when kBurst lines fit again
     int64_t left_out = 0;

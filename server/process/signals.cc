@@ -50,6 +50,7 @@ absl::StatusOr<std::unique_ptr<StopSignals>> StopSignals::Create(pid_t parent) {
   const sigset_t stopping = Stopping();
   pthread_sigmask(SIG_BLOCK, &stopping, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // to who writes it, a file that may not grow is a full disk
   signals->signal_fd_ = signalfd(-1, &stopping, SFD_CLOEXEC);
   if (signals->signal_fd_ < 0) {
     return absl::InternalError(absl::StrCat("signalfd: ", std::strerror(errno)));

@@ -1,13 +1,17 @@
 """Callers who make a server write lines."""
 
 import concurrent.futures
+import fcntl
+import os
 import re
+import subprocess
+import threading
 import time
 
 import grpc
 import kit
 import pytest
-from harness import Caller, Key, expect
+from harness import BINARY, Caller, Key, expect
 from waiting import wait_for
 
 from bucketd._wire.proto import planner_pb2
@@ -58,6 +62,30 @@ def test_warnings_that_callers_cause_are_counted_and_not_all_written():
     print(f"{sum(told)} warnings in {seconds[0]:.1f} s: {lines} lines, {counted - written} left out")
     expect(counted == sum(told), "of", sum(told), "warnings", counted, "were written or counted")
     expect(lines <= 110 + 6 * (seconds[0] + 1), lines, "lines were written in", seconds[0], "s")
+
+
+def test_a_log_that_nobody_takes_holds_up_no_call(tmp_path):
+    calls, lines = 200, []
+    taken, log = os.pipe()
+    fcntl.fcntl(log, fcntl.F_SETPIPE_SZ, 4096)
+    command = [BINARY, "--listen", f"unix:{tmp_path}/socket", "--http", "", "--log-level", "debug", f"--exit-with-parent={os.getpid()}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as server, open(taken) as log_lines:
+        os.close(log)
+        try:
+            assert "serves on" in server.stdout.readline()
+            caller = Caller(f"unix:{tmp_path}/socket")
+            for _ in range(calls):  # each a line of more than forty bytes
+                caller.ask(_KEY, 30, inline=True)
+            caller.close()
+            reader = threading.Thread(target=lambda: lines.extend(log_lines))
+            reader.start()
+            wait_for(lambda: any(" not_logged=" in line for line in list(lines)), "the lines that were left out to be counted", 30)
+        finally:
+            server.kill()
+    reader.join()
+    told = sum(" GetPlan " in line and "left out" not in line for line in lines)
+    counted = sum(int(number) for line in lines if " GetPlan" in line for number in re.findall(r" not_logged=(\d+)", line))
+    expect(told + counted == calls, "of", calls, "lines", told, "were written and", counted, "counted:", lines[-1])
 
 
 @pytest.mark.quiet

@@ -72,6 +72,19 @@ def no_space(server: Server) -> float:
     return server.metric('bucketd_store_writes_total{result="no_space"}')
 
 
+def test_where_no_file_may_grow_further_plans_are_answered_and_not_kept(tmp_path):
+    """As `ulimit -f` says: the kernel then sends a signal that ends whoever does not ignore it."""
+    within = ("bash", "-c", 'ulimit -f 1024; exec "$@"', "bash")
+    with Server(tmp_path, "--store-dir", str(tmp_path / "store"), within=within) as server:
+        width = 8
+        while not server.status()["store"].get("writing"):
+            assert width < 8 * 1000, "there was room for all of them"
+            ask(server, request_for(width))
+            width += 8
+        says_that("writing", "", server)
+        assert ask(server, request_for(8)).source == HIT
+
+
 def test_a_disk_that_its_own_plans_have_filled_is_emptied_by_evicting_them(tmp_path):
     with Disk(tmp_path, mib=4) as disk, Server(tmp_path, "--store-dir", f"{disk.path}/store", within=disk.within) as server:
         width, kept = 8, 0
