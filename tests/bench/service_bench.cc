@@ -1,13 +1,11 @@
 // What a plan that is cached costs the server, against a bare echo server that sends the same bytes
 // by the same API, and how 2,000 connections at once get one new plan. tests/bench/service.sh
 // builds and runs it; it exits 1 when the server is dearer than --limit times the echo server.
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -24,11 +22,10 @@
 #include "tests/bench/service_load.h"
 #include "tests/bench/service_process.h"
 #include "tests/bench/service_sides.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Flags {
   std::string bucketd = "build/bin/bucketd";
@@ -46,8 +43,6 @@ struct Flags {
 class Bench {
  public:
   explicit Bench(const Flags& flags) : flags_(flags) {
-    std::string pattern = (fs::temp_directory_path() / "bucketd-bench-XXXXXX").string();
-    if (mkdtemp(pattern.data()) != nullptr) folder_ = pattern;
     // Servers on one core, callers on another.
     const bool two = std::thread::hardware_concurrency() > 1;
     server_cpu_ = two ? 0 : -1;
@@ -58,9 +53,6 @@ class Bench {
                                  "--max-inline-bytes", "67108864", "--log-level", "warn"},
         absl::StrCat(folder_, "/log"), server_cpu_);
   }
-  ~Bench() { fs::remove_all(folder_); }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
 
   // False: above the limit, or something failed.
   bool Size(const std::string& file, int repeat, const std::string& mode);
@@ -84,7 +76,8 @@ class Bench {
   }
 
   const Flags& flags_;
-  std::string folder_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
   int server_cpu_ = -1;
   std::string address_;
   std::unique_ptr<Process> server_;

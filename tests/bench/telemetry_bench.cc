@@ -1,17 +1,15 @@
 // What a bucket's record costs: the trainer that writes it, with an agent that reads and with none,
 // and the agent. Processor time of the thread, so that other load does not count.
-#include <stdlib.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
 
 #include "gpu_agent/telemetry/collector.h"
 #include "gpu_agent/telemetry/writer.h"
 #include "passes/base/types.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::agent {
 namespace {
@@ -26,11 +24,6 @@ class Ignore : public CollectorEvents {
   }
   void Closed(int /*ring*/, const std::string& /*why*/) override {}
 };
-
-std::string NewSocket() {
-  std::string folder = "/tmp/telemetry-bench-XXXXXX";
-  return absl::StrCat(mkdtemp(folder.data()), "/agent");
-}
 
 RunRecord OneRun() {
   RunRecord record;
@@ -50,7 +43,8 @@ void WriteAll(benchmark::State& state, RingWriter& writer) {
 
 // The ring is full all the time.
 void BM_WriteWithoutAnAgent(benchmark::State& state) {
-  const auto writer = *RingWriter::Create("bench", NewSocket());
+  const TempFolder folder;
+  const auto writer = *RingWriter::Create("bench", folder.path() + "/agent");
   WriteAll(state, *writer);
 }
 BENCHMARK(BM_WriteWithoutAnAgent);
@@ -59,7 +53,8 @@ BENCHMARK(BM_WriteWithoutAnAgent);
 void BM_WriteToAnAgent(benchmark::State& state) {
   Ignore events;
   CollectorOptions options;
-  options.socket = NewSocket();
+  const TempFolder folder;
+  options.socket = folder.path() + "/agent";
   const auto collector = *Collector::Start(options, events);
   const auto writer = *RingWriter::Create("bench", options.socket);
   WriteAll(state, *writer);

@@ -1,12 +1,10 @@
 // What mutual TLS costs: a cached plan over it beside the same without, and beside a bare echo
 // server with the same TLS; and a storm of fresh connections. tests/bench/cluster.sh makes the
 // certificates and runs it. Prints rows of a table: what, measured, wanted.
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -25,11 +23,10 @@
 #include "tests/bench/service_load.h"
 #include "tests/bench/service_process.h"
 #include "tests/bench/service_sides.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Flags {
   std::string bucketd = "build/bin/bucketd";
@@ -60,8 +57,6 @@ std::string FreeAddress() {
 class Bench {
  public:
   explicit Bench(const Flags& flags) : flags_(flags) {
-    std::string pattern = (fs::temp_directory_path() / "bucketd-bench-XXXXXX").string();
-    if (mkdtemp(pattern.data()) != nullptr) folder_ = pattern;
     const bool two = std::thread::hardware_concurrency() > 1;
     server_cpu_ = two ? 0 : -1;
     PinThisProcess(two ? 1 : -1);
@@ -72,9 +67,6 @@ class Bench {
                "--tls-client-ca-file", file("ca.pem"), "--identities-file", file("who.toml")});
     plain_ = Start(plain_address_, {});
   }
-  ~Bench() { fs::remove_all(folder_); }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
 
   bool Hits();
   bool Storms();
@@ -113,7 +105,8 @@ class Bench {
             const std::string& echo_address, int outstanding);
 
   const Flags& flags_;
-  std::string folder_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
   int server_cpu_ = -1;
   const std::string secured_address_ = FreeAddress(), plain_address_ = FreeAddress();
   std::unique_ptr<Process> secured_, plain_;

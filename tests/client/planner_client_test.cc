@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -37,6 +36,7 @@
 #include "tests/client/client_queries.h"
 #include "tests/client/relay.h"
 #include "tests/client/server_process.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::client {
 namespace {
@@ -51,17 +51,6 @@ PlanQuery Backward() { return QueryFor("llama3_debug_fsdp8.bw.json.gz"); }
 
 class PlannerClientTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-test-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    address_ = absl::StrCat("unix:", folder_, "/socket");
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-
   void StartServer(const std::vector<std::string>& flags = {}) {
     server_ = std::make_unique<ServerProcess>(address_, flags);
   }
@@ -75,7 +64,9 @@ class PlannerClientTest : public ::testing::Test {
   }
   std::unique_ptr<PlannerClient> NewClient() { return NewClient(address_); }
 
-  std::string folder_, address_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
+  const std::string address_ = absl::StrCat("unix:", folder_, "/socket");
   std::unique_ptr<ServerProcess> server_;
   std::mutex mutex_;
   std::vector<std::string> lines_;

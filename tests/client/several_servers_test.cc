@@ -1,6 +1,5 @@
 // C++ clients that know several servers: whom they ask, and when they go on to the next one.
 #include <algorithm>
-#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 
 #include "tests/client/client_queries.h"
 #include "tests/client/server_process.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::client {
 namespace {
@@ -32,19 +32,12 @@ using std::chrono::steady_clock;
 class SeveralServersTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-test-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     const auto order =
         InOrder({{absl::StrCat("unix:", folder_, "/a")}, {absl::StrCat("unix:", folder_, "/b")}},
                 "job//train");
     first_ = order[0].target;
     second_ = order[1].target;
     both_ = absl::StrCat(first_, ",", second_);
-  }
-  void TearDown() override {
-    servers_.clear();
-    std::filesystem::remove_all(folder_);
   }
 
   ServerProcess& Start(const std::string& address, std::vector<std::string> flags = {}) {
@@ -65,7 +58,9 @@ class SeveralServersTest : public ::testing::Test {
     return query;
   }
 
-  std::string folder_, first_, second_, both_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
+  std::string first_, second_, both_;
   std::map<std::string, std::unique_ptr<ServerProcess>> servers_;
 };
 

@@ -109,7 +109,7 @@ absl::StatusOr<std::string> Gather(int rank, int size, const std::string& folder
 }
 
 std::vector<absl::StatusOr<std::string>> GatherOnAll(int size) {
-  const PrivateFolder folder;
+  const TempFolder folder;
   std::vector<std::future<absl::StatusOr<std::string>>> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.push_back(
@@ -142,7 +142,7 @@ TEST(Backend, AllRanksHearThatTheFirstHasNoId) {
 
 // As where trainers have come, and taken its memory, before an agent is back.
 TEST(Backend, AGpuThatCannotBeTakenAgainIsLeftAgain) {
-  const PrivateFolder contexts;
+  const TempFolder contexts;
   const auto files = [&] {
     return std::distance(std::filesystem::directory_iterator(contexts.path()), {});
   };

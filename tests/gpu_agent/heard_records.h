@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "gpu_agent/telemetry/collector.h"
-#include "tests/gpu_agent/private_folder.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::agent {
 
@@ -69,7 +69,7 @@ class HeardRecords final : public CollectorEvents {
     return what;
   }
 
-  const PrivateFolder folder_;
+  const TempFolder folder_;
   const std::string socket_;
   mutable std::mutex mutex_;
   std::vector<RunRecord> records_;

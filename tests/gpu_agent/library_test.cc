@@ -19,7 +19,7 @@
 #include "passes/base/types.h"
 #include "tests/gpu_agent/few_threads.h"
 #include "tests/gpu_agent/heard_records.h"
-#include "tests/gpu_agent/private_folder.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::agent {
 namespace {
@@ -152,7 +152,7 @@ class LibraryTest : public testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
-  const PrivateFolder private_;
+  const TempFolder private_;
   const std::string folder_ = private_.path();
   bucket_telemetry* telemetry_ = nullptr;
   std::array<std::unique_ptr<Rank>, 2> ranks_;
@@ -310,7 +310,7 @@ TEST_F(LibraryTest, ATrainerIsToldThatItsRingHasNoRoomForMoreGroupsOrPlans) {
 
 // Behind a C interface nobody catches what the constructor of a thread throws.
 TEST(ThreadlessTest, ATrainerThatHasTooFewThreadsIsToldWhatToRaise) {
-  const PrivateFolder folder;
+  const TempFolder folder;
   int threads = 0;
   for (bool open = false; !open; ++threads) {
     const FewThreads few(threads);

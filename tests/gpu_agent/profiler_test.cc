@@ -25,7 +25,7 @@
 #include "passes/base/types.h"
 #include "tests/gpu_agent/heard_records.h"
 #include "tests/gpu_agent/played_nccl.h"
-#include "tests/gpu_agent/private_folder.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::agent {
 namespace {
@@ -214,7 +214,7 @@ TEST(ProfilerTest, WithoutAnAgentItAsksForNothing) {
 }
 
 TEST(ProfilerTest, AnAgentMayComeLateAndGo) {
-  const PrivateFolder folder;
+  const TempFolder folder;
   const std::string socket = folder.path() + "/agent";
   InTrainer(socket, [&] {
     V5 nccl;

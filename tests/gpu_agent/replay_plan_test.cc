@@ -11,8 +11,8 @@
 #include "passes/io/plan_json.h"
 #include "passes/io/proto_io.h"
 #include "passes/planner.h"
-#include "tests/gpu_agent/private_folder.h"
 #include "tests/passes/test_data.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::agent {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 constexpr char kGraph[] = "llama3_debug_fsdp8.bw";
 
 ReplayPlan Load(const std::string& plan) {
-  const PrivateFolder folder;
+  const TempFolder folder;
   const std::string path = folder.path() + "/plan";
   EXPECT_TRUE(WriteFile(path, plan).ok());
   const std::string graph = testing::TestDataPath(std::string("graphs/") + kGraph + ".json.gz");

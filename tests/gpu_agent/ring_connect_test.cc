@@ -64,7 +64,7 @@ class RingConnectTest : public testing::TestWithParam<bool> {
     return fd.ok() ? *std::move(fd) : Fd();
   }
 
-  PrivateFolder folder_;
+  TempFolder folder_;
   std::unique_ptr<FolderRendezvous> rendezvous_ = *FolderRendezvous::Open(folder_.path());
 };
 
@@ -219,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(All, RingConnectTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "Tcp" : "Unix"; });
 
 TEST(Endpoint, AUnixSocketIsForThisUserAlone) {
-  PrivateFolder folder;
+  TempFolder folder;
   const auto listener = Listener::OnUnix(folder.path(), 3);
   ASSERT_TRUE(listener.ok()) << listener.status();
   const std::string path = listener->endpoint().substr(5);
@@ -241,7 +241,7 @@ int AsNobody(const std::function<int()>& run) {
 // Modes keep others out already; here they are open, and the peers' credentials do it.
 TEST(Endpoint, AConnectionOfAnotherUserIsRefusedOnBothSides) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user as well";
-  PrivateFolder folder;
+  TempFolder folder;
   const auto listener = Listener::OnUnix(folder.path(), 3);
   ASSERT_TRUE(listener.ok()) << listener.status();
   ASSERT_EQ(chmod(folder.path().c_str(), 0711), 0);
@@ -258,7 +258,7 @@ TEST(Endpoint, AConnectionOfAnotherUserIsRefusedOnBothSides) {
 }
 
 TEST(Endpoint, AFolderThatOthersMayEnterIsRefused) {
-  PrivateFolder folder;
+  TempFolder folder;
   ASSERT_EQ(chmod(folder.path().c_str(), 0710), 0);
   EXPECT_TRUE(absl::IsPermissionDenied(Listener::OnUnix(folder.path(), 0).status()));
   EXPECT_TRUE(absl::IsPermissionDenied(FolderRendezvous::Open(folder.path()).status()));
@@ -273,7 +273,7 @@ TEST(Endpoint, AnInterfaceIsFoundByNameAndBoundToAlone) {
 }
 
 TEST(FolderRendezvous, FilesAreThisUsersAndTheLastWordCounts) {
-  PrivateFolder folder;
+  TempFolder folder;
   const auto rendezvous = *FolderRendezvous::Open(folder.path() + "/dp");
   ASSERT_TRUE(rendezvous->Publish(3, "first").ok());
   ASSERT_TRUE(rendezvous->Publish(3, "second").ok());

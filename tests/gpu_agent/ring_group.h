@@ -6,7 +6,7 @@
 
 #include "gpu_agent/comm/ring_connect.h"
 #include "tests/gpu_agent/communicator_factory.h"
-#include "tests/gpu_agent/private_folder.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::agent {
 
@@ -39,7 +39,7 @@ class RingGroup final : public CommunicatorGroup {
   const GroupOptions options_;
   const bool tcp_;
   const RingOrder order_;
-  PrivateFolder folder_;
+  TempFolder folder_;
 };
 
 }  // namespace bucketd::agent

@@ -31,8 +31,8 @@
 #include "gpu_agent/telemetry/writer.h"
 #include "tests/gpu_agent/forged_ring.h"
 #include "tests/gpu_agent/heard_records.h"
-#include "tests/gpu_agent/private_folder.h"
 #include "tests/gpu_agent/set_clocks.h"
+#include "tests/temp_folder.h"
 
 namespace {
 std::atomic<int> no_memory_for_files{0};  // the kernel's answer to whoever asks for some
@@ -157,7 +157,7 @@ class TelemetryTest : public testing::Test {
     ASSERT_TRUE(so());
   }
 
-  const PrivateFolder folder_;
+  const TempFolder folder_;
   const std::string socket_ = folder_.path() + "/agent";
   Heard heard_;
 };

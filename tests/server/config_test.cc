@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -16,6 +15,8 @@
 #include "gtest/gtest.h"
 #include <sys/wait.h>
 
+#include "tests/temp_folder.h"
+
 namespace bucketd {
 namespace {
 
@@ -25,13 +26,6 @@ using ::testing::Not;
 
 class ConfigTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-test-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string File(const std::string& text) {
     const std::string path = folder_ + "/bucketd.toml";
     std::ofstream(path) << text;
@@ -60,7 +54,8 @@ class ConfigTest : public ::testing::Test {
     return {output, WEXITSTATUS(pclose(pipe))};
   }
 
-  std::string folder_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 TEST_F(ConfigTest, AFlagCountsMoreThanAVariableMoreThanTheFileMoreThanTheDefault) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,22 +15,13 @@
 #include "server/costs/cost_samples.h"
 #include "server/store/sqlite_store.h"
 #include "server/store/store_file.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd {
 
 class CostsOnDisk : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "bucketd-costs-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    Restart();
-  }
-  void TearDown() override {
-    Stop();
-    std::filesystem::remove_all(folder_);
-  }
+  void SetUp() override { Restart(); }
 
   void Stop() {
     samples_.reset();
@@ -92,7 +82,8 @@ class CostsOnDisk : public ::testing::Test {
     return profile.ok() ? ProfileId(**profile) : ReasonOf(profile.status());
   }
 
-  std::string folder_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
   CostCatalogLimits catalog_limits_;
   CostSampleLimits sample_limits_;
   int64_t now_ms_ = 1'800'000'000'000;

@@ -12,6 +12,7 @@
 #include "server/store/postgres/postgres_store.h"
 #include "tests/server/postgres_cluster.h"
 #include "tests/server/store_fixture.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::store_test {
 
@@ -20,15 +21,8 @@ enum class Engine { kMemory, kFolder, kPostgres, kPooled };
 class ConformanceTest : public ::testing::TestWithParam<Engine> {
  protected:
   void SetUp() override {
-    std::string pattern = (Scratch() / "bucketd-store-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     if (IsPostgres()) database_ = PostgresCluster::Get().NewDatabase();
     store_ = Open();
-  }
-  void TearDown() override {
-    store_.reset();
-    fs::remove_all(folder_);
   }
 
   bool IsPostgres() const {
@@ -99,7 +93,9 @@ class ConformanceTest : public ::testing::TestWithParam<Engine> {
     return stats.ok() ? *stats : StoreStats();
   }
 
-  std::string folder_, database_;
+  const TempFolder temp_{Scratch()};
+  const std::string& folder_ = temp_.path();
+  std::string database_;
   int64_t max_bytes_ = int64_t{1} << 30;
   milliseconds max_age_{0};
   AuditRetention audit_;

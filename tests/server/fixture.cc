@@ -1,9 +1,7 @@
 #include "tests/server/fixture.h"
 
-#include <stdlib.h>
 #include <zstd.h>
 
-#include <filesystem>
 #include <future>
 #include <thread>
 
@@ -166,9 +164,6 @@ bool Eventually(const std::function<bool()>& condition) {
 }
 
 void ServerTest::SetUp() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-test-XXXXXX").string();
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  folder_ = pattern;
   options_.listen = absl::StrCat("unix:", folder_, "/socket");
   options_.http = "";
   options_.compute_slots = 2;
@@ -179,7 +174,6 @@ void ServerTest::TearDown() {
   gate_.Open();  // or a worker that a failed test left inside would never end
   stub_.reset();
   server_.reset();
-  std::filesystem::remove_all(folder_);
 }
 
 void ServerTest::StartServer() {

@@ -18,6 +18,7 @@
 #include "proto/planner.grpc.pb.h"
 #include "server/config/options.h"
 #include "server/server.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd {
 
@@ -96,10 +97,11 @@ class ServerTest : public ::testing::Test {
                 const std::string& value = "");
   bool EventuallyWaiting(int callers);
 
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
   ServerOptions options_;
   PlanFunction plan_function_ = ComputePlan;
   Gate gate_;
-  std::string folder_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<v1::Planner::Stub> stub_;
 };

@@ -23,6 +23,7 @@
 #include "server/identity/reloaded.h"
 #include "server/identity/trust.h"
 #include "tests/server/certificates.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd {
 namespace {
@@ -258,15 +259,11 @@ TEST(CallerTest, IsToldWhichRoleIsMissing) {
 class FilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-tls-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     certificates_.emplace(folder_);
     certificates_->MakeAuthority("ca");
     certificates_->Make("server", {.names = "DNS:localhost"});
     Write("who.toml", kWho);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   void Write(const std::string& file, const std::string& text) {
     std::ofstream(folder_ + "/" + file) << text;
@@ -282,7 +279,8 @@ class FilesTest : public ::testing::Test {
   }
   std::string Refusal() { return std::string(ReadTlsFiles(Paths()).status().message()); }
 
-  std::string folder_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
   std::optional<Certificates> certificates_;
   prometheus::Registry registry_;
   IdentityMetrics metrics_{registry_};

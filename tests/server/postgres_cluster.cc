@@ -50,9 +50,6 @@ PostgresCluster& PostgresCluster::Get() {
 }
 
 PostgresCluster::PostgresCluster() {
-  const fs::path parent = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : fs::temp_directory_path();
-  folder_ = (parent / "bucketd-pg-XXXXXX").string();
-  if (mkdtemp(folder_.data()) == nullptr) Fail("no folder");
   if (geteuid() == 0 && chown(folder_.c_str(), Postgres().pw_uid, Postgres().pw_gid) != 0) {
     Fail("chown");
   }
@@ -76,8 +73,6 @@ PostgresCluster::PostgresCluster() {
 PostgresCluster::~PostgresCluster() {
   if (pooler_ > 0) kill(pooler_, SIGKILL), waitpid(pooler_, nullptr, 0);
   Stop();
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
 }
 
 pid_t PostgresCluster::Spawn(const std::vector<std::string>& command) const {

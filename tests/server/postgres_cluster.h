@@ -7,6 +7,8 @@
 
 #include <sys/types.h>
 
+#include "tests/temp_folder.h"
+
 namespace bucketd::store_test {
 
 class PostgresCluster {
@@ -36,7 +38,8 @@ class PostgresCluster {
   pid_t Spawn(const std::vector<std::string>& command) const;
   void AwaitSocket(const std::string& name) const;
 
-  std::string folder_;
+  const TempFolder temp_{Scratch()};
+  const std::string& folder_ = temp_.path();
   pid_t engine_ = 0, pooler_ = 0;
   int databases_ = 0;
 };

@@ -1,11 +1,9 @@
 // What PostgreSQL alone can do to a store: refuse, be somebody else's, break, stand still.
 #include "server/store/postgres/postgres_store.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -476,8 +474,8 @@ TEST_F(FailoverTest, AConnectionThatTakesNoWritesIsLeftForANewOne) {
 }
 
 TEST_F(FailoverTest, AHostThatSaysNothingIsPassedOver) {
-  std::string folder = "/tmp/bucketd-silent-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TempFolder temp;
+  const std::string& folder = temp.path();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   (folder + "/.s.PGSQL.5432").copy(address.sun_path, sizeof(address.sun_path) - 1);
@@ -493,7 +491,6 @@ TEST_F(FailoverTest, AHostThatSaysNothingIsPassedOver) {
   EXPECT_THAT(Refused(options_.url + "&hostaddr=127.0.0.1", kUnavailable),
               HasSubstr("could not match"));
   close(silent);
-  std::filesystem::remove_all(folder);
 }
 
 // An operator who ends the wait for a standby has the engine say that the commit is done.

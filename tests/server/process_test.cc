@@ -19,6 +19,7 @@
 
 #include "server/process/ready_file.h"
 #include "server/process/signals.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd {
 namespace {
@@ -34,8 +35,8 @@ TEST(StopSignalsTest, WhoeverHasEndedByItselfIsNotWaitedFor) {
 }
 
 TEST(ReadyFileTest, IsOneObjectInALineWithoutATemporaryBeside) {
-  std::string folder = (std::filesystem::temp_directory_path() / "ready-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TempFolder temp;
+  const std::string& folder = temp.path();
   ASSERT_TRUE(WriteReadyFile(folder + "/ready", {{"http", "a\"b"}, {"epoch", int64_t{3}}}).ok());
   std::ifstream file(folder + "/ready");
   std::stringstream text;
@@ -46,24 +47,16 @@ TEST(ReadyFileTest, IsOneObjectInALineWithoutATemporaryBeside) {
   const absl::Status nowhere = WriteReadyFile(folder + "/no/ready", {});
   EXPECT_EQ(nowhere.message(), absl::StrCat("--ready-file: cannot write ", folder,
                                             "/no/ready: No such file or directory"));
-  std::filesystem::remove_all(folder);
 }
 
 class ProcessTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-test-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-
   void TearDown() override {
     if (pid_ > 0) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
     if (out_ != nullptr) std::fclose(out_);
-    std::filesystem::remove_all(folder_);
   }
 
   // In a child process; does not return.
@@ -119,7 +112,8 @@ class ProcessTest : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
-  std::string folder_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
   pid_t pid_ = 0;
   int parent_ = -1;
   std::FILE* out_ = nullptr;

@@ -14,6 +14,7 @@
 #include "server/store/audit_trim.h"
 #include "server/store/store_file.h"
 #include "tests/server/every_engine.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::store_test {
 namespace {
@@ -295,12 +296,9 @@ TEST(AuditTrim, OfServersThatTrimAtOnceEachTakesTheSame) {
 class OlderStoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (Scratch() / "bucketd-audit-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    options_.directory = pattern;
+    options_.directory = folder_.path();
     options_.observer = &counts_;
   }
-  void TearDown() override { fs::remove_all(options_.directory); }
   std::unique_ptr<SqliteStore> Open() {
     auto made = SqliteStore::Open(options_);
     EXPECT_TRUE(made.ok()) << made.status();
@@ -313,6 +311,7 @@ class OlderStoreTest : public ::testing::Test {
     ASSERT_TRUE(done.ok()) << done;
   }
 
+  const TempFolder folder_{Scratch()};
   SqliteStoreOptions options_;
   Counts counts_;
 };

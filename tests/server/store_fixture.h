@@ -1,7 +1,6 @@
 // A store in a folder of its own, with a clock that tests move.
 #pragma once
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -20,6 +19,7 @@
 
 #include "passes/base/digest.h"
 #include "server/store/sqlite_store.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd::store_test {
 
@@ -37,11 +37,6 @@ inline std::string ReadFile(const std::string& path) {
 inline void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-// Where fsync costs nothing, since thousands of stores are opened here.
-inline fs::path Scratch() {
-  return access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path();
 }
 
 inline std::string KeyOf(int graph, const std::string& tenant = "team") {
@@ -93,17 +88,10 @@ struct Counts : StoreObserver {
 class StoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (Scratch() / "bucketd-store-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     options_.directory = folder_ + "/store";
     options_.clock = [this] { return now_; };
     options_.observer = &counts_;
     options_.page_size = 1024;
-  }
-  void TearDown() override {
-    store_.reset();
-    fs::remove_all(folder_);
   }
 
   void OpenStore() {
@@ -145,7 +133,8 @@ class StoreTest : public ::testing::Test {
     }
   }
 
-  std::string folder_;
+  const TempFolder temp_{Scratch()};
+  const std::string& folder_ = temp_.path();
   WallTime now_{milliseconds(1'800'000'000'000)};
   Counts counts_;
   SqliteStoreOptions options_;

@@ -21,6 +21,7 @@
 #include "server/identity/trust.h"
 #include "tests/server/certificates.h"
 #include "tests/server/tokens.h"
+#include "tests/temp_folder.h"
 
 namespace bucketd {
 namespace {
@@ -39,13 +40,7 @@ std::string With(const char* what, const char* instead) {
 
 class TokenTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "bucketd-jwt-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    Write("keys", rsa_.Pem());
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { Write("keys", rsa_.Pem()); }
 
   void Write(const std::string& file, const std::string& text) {
     std::ofstream(folder_ + "/new") << text;
@@ -83,7 +78,8 @@ roles = ["plan"]
   const Issuing rsa_{Issuing::Key::kRsa};
   const Issuing p256_{Issuing::Key::kP256};
   const Issuing ed_{Issuing::Key::kEd25519};
-  std::string folder_;
+  const TempFolder temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 TEST_F(TokenTest, OfEachKindOfKeyInEachKindOfFileGivesItsSubject) {
