@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <future>
 #include <thread>
 #include <vector>
@@ -19,7 +18,6 @@
 #include "nlohmann/json.hpp"
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 #include "httplib.h"
 #include "server/admin/status_page.h"
@@ -40,14 +38,8 @@ class AdminServerTest : public ServerTest {
     StartServer();
     admin_ = std::make_unique<client::AdminClient>(server_->address());
   }
-  // stdout and exit code.
-  std::pair<std::string, int> Ctl(const std::string& arguments) {
-    const std::string command = absl::StrCat(getenv("BUCKETD_BIN"), "/bucketctl ", arguments,
-                                             " --server ", options_.listen, " 2>&1");
-    std::FILE* pipe = popen(command.c_str(), "r");
-    std::string output;
-    for (int c = 0; (c = std::fgetc(pipe)) != EOF;) output.push_back(static_cast<char>(c));
-    return {output, WEXITSTATUS(pclose(pipe))};
+  Ran Ctl(const std::string& arguments) {
+    return RunProgram(absl::StrCat("bucketctl ", arguments, " --server ", options_.listen));
   }
   v1::GetPlanRequest JobRequest(uint64_t generation, const std::string& job = "train") {
     v1::GetPlanRequest request = InlineRequestFor(ForwardGraph());
@@ -125,22 +117,18 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
   StartServerWithAdmin();
   ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok());
   admin_.reset();
-  stub_.reset();
-  server_.reset();
+  StopServer();
 
   plan_function_ = gate_.Guard(ComputePlan);
   StartServerWithAdmin();
   EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);  // from the store
   EXPECT_EQ(GetPlan(RequestFor(ForwardGraph())).source(), v1::PLAN_SOURCE_HIT);
   EXPECT_TRUE(GetPlan(RequestFor(BackwardGraph())).asked_to_upload());
-  std::vector<std::thread> callers;
-  for (int i = 0; i < 2; ++i) {
-    callers.emplace_back(
-        [&] { EXPECT_TRUE(GetPlan(InlineRequestFor(BackwardGraph())).status.ok()); });
-  }
+  std::future<Reply> first = GetPlanAsync(InlineRequestFor(BackwardGraph()));
+  std::future<Reply> joins = GetPlanAsync(InlineRequestFor(BackwardGraph()));
   EXPECT_TRUE(EventuallyWaiting(2));
   gate_.Open();
-  for (std::thread& caller : callers) caller.join();
+  EXPECT_TRUE(first.get().status.ok() && joins.get().status.ok());
   ASSERT_TRUE(GetPlan(JobRequest(1)).response.has_plan());
   EXPECT_EQ(GetPlan(JobRequest(2)).source(), v1::PLAN_SOURCE_PINNED);
   ASSERT_TRUE(Disable("INC-7").ok());
@@ -196,7 +184,7 @@ TEST_F(AdminServerTest, EveryFieldOfTheStatusIsFilledAndShown) {
   EXPECT_EQ(status.plans().pinned(), 1);
   EXPECT_EQ(status.plans().unplanned(), 1);
   EXPECT_EQ(Metric("bucketd_plan_requests_total", "outcome", "store_hit"), 1);
-  const std::string text = Ctl("status").first;
+  const std::string text = Ctl("status").output;
   EXPECT_THAT(text, AllOf(HasSubstr("1 in the store, 1 pinned; 1 computed, 1 joined"),
                           HasSubstr("1 asked for the graph, 1 unplanned, 1 errors"),
                           HasSubstr(options_.store_dir), HasSubstr("h100_nvlink@1"),
@@ -239,8 +227,7 @@ TEST_F(AdminServerTest, WhatWasGivenUpIsCountedAndShown) {
     v1::GetPlanRequest request = InlineRequestFor(ForwardGraph());
     request.set_tenant(tenant);
     request.mutable_options()->set_prefetch_forward(prefetch);
-    calls.push_back(
-        std::async(std::launch::async, [=, this] { return GetPlan(request, deadline); }));
+    calls.push_back(GetPlanAsync(request, deadline));
   };
   const auto given_up = [&] { return admin_->GetStatus()->given_up(); };
   constexpr auto kPatient = std::chrono::minutes(1);
@@ -264,17 +251,12 @@ TEST_F(AdminServerTest, WhatWasGivenUpIsCountedAndShown) {
   for (const size_t kept : {0U, 2U, 4U, 6U}) EXPECT_TRUE(calls[kept].get().status.ok()) << kept;
 
   EXPECT_TRUE(Eventually([&] { return Metric("bucketd_uploads_in_flight") == 0; }));
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  const auto slow = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(BackwardGraph());
-  ASSERT_TRUE(slow->Write(message));
+  OpenUpload slow(*stub_, HeaderFor(BackwardGraph()));
   EXPECT_TRUE(Eventually([&] { return Metric("bucketd_uploads_in_flight") == 1; }));
   v1::UploadHeader other = HeaderFor(BackwardGraph());
   other.set_tenant("b");
   EXPECT_TRUE(Eventually([&] { return Upload(other, {Zstd(BackwardGraph().bytes)}).ok(); }));
-  EXPECT_FALSE(slow->Finish().ok());
+  EXPECT_FALSE(slow.Finish().ok());
 
   ASSERT_TRUE(GetPlan(JobRequest(1, "one")).response.has_plan());
   ASSERT_TRUE(GetPlan(JobRequest(1, "two")).response.has_plan());
@@ -287,7 +269,7 @@ TEST_F(AdminServerTest, WhatWasGivenUpIsCountedAndShown) {
   EXPECT_EQ(now.uploads(), 1);
   EXPECT_EQ(now.jobs(), 1);
   EXPECT_EQ(now.abandoned(), 1);
-  EXPECT_THAT(Ctl("status").first,
+  EXPECT_THAT(Ctl("status").output,
               HasSubstr("given up    1 callers, 0 ranks, 0 jobs, 1 computations, 1 uploads, 0 "
                         "reports and 0 groups made room for others; 1 jobs lost their pins to "
                         "others of their tenant; 1 computations had no caller left; 1 connections "
@@ -304,8 +286,7 @@ TEST_F(AdminServerTest, RanksAndJobsThatGaveWayAreCountedApart) {
     request.set_tenant(tenant);
     request.mutable_job()->set_size(6);
     request.mutable_job()->set_rank(0, rank);
-    calls.push_back(std::async(std::launch::async,
-                               [=, this] { return GetPlan(request, milliseconds(60'000)); }));
+    calls.push_back(GetPlanAsync(request));
   };
   const auto wait = [&](int ranks) {
     return Eventually([&] { return Metric("bucketd_agreement_waiting_ranks") == ranks; });
@@ -322,7 +303,7 @@ TEST_F(AdminServerTest, RanksAndJobsThatGaveWayAreCountedApart) {
   }
   ask("", "more", 0);
   EXPECT_EQ(ReasonOf(calls[4].get().status), "OVERLOADED") << "and one of its ranks";
-  EXPECT_THAT(Ctl("status").first, HasSubstr("0 callers, 1 ranks, 1 jobs, "));
+  EXPECT_THAT(Ctl("status").output, HasSubstr("0 callers, 1 ranks, 1 jobs, "));
   server_->BeginDrain();
 }
 
@@ -341,7 +322,7 @@ TEST_F(AdminServerTest, StatusCountsAllScopesThatWaitAlsoThoseThatItDoesNotList)
   }
   EXPECT_TRUE(Eventually([&] { return admin_->GetStatus()->jobs_waiting() == kScopes; }));
   EXPECT_EQ(admin_->GetStatus()->jobs_size(), 100);
-  EXPECT_THAT(Ctl("status").first, HasSubstr("101 scopes in agreement, 101 waiting for ranks"));
+  EXPECT_THAT(Ctl("status").output, HasSubstr("101 scopes in agreement, 101 waiting for ranks"));
   EXPECT_THAT(StatusPage(*admin_->GetStatus()), HasSubstr("101 that wait for ranks"));
   for (grpc::ClientContext& context : contexts) context.TryCancel();
   for (std::thread& rank : ranks) rank.join();
@@ -393,25 +374,17 @@ TEST_F(AdminServerTest, PlansAreListedAndEvictedByKeyGraphAndTenant) {
 
 TEST_F(AdminServerTest, SelectionsThatMakeNoSenseAreRefused) {
   StartServerWithAdmin();
-  const auto reason = [&](auto edit) {
+  const auto expect_refused = [&](auto edit, bool all = false) {
     v1::EvictPlansRequest request;
-    edit(request);
-    return client::ReasonOf(admin_->EvictPlans(request).status());
+    request.set_all(all);
+    edit(*request.mutable_selection());
+    EXPECT_EQ(client::ReasonOf(admin_->EvictPlans(request).status()), "REQUEST_MALFORMED");
   };
-  using Request = v1::EvictPlansRequest;
-  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_key_sha256("abc"); }),
-            "REQUEST_MALFORMED");
-  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_key_sha256("ABCDEF0123"); }),
-            "REQUEST_MALFORMED");
-  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_graph_digest("abcdef"); }),
-            "REQUEST_MALFORMED");
-  EXPECT_EQ(reason([](Request& r) { r.mutable_selection()->set_not_used_since_ms(-1); }),
-            "REQUEST_MALFORMED");
-  EXPECT_EQ(reason([](Request& r) {
-              r.set_all(true);
-              r.mutable_selection()->set_tenant("a");
-            }),
-            "REQUEST_MALFORMED");
+  expect_refused([](v1::PlanSelection& s) { s.set_key_sha256("abc"); });
+  expect_refused([](v1::PlanSelection& s) { s.set_key_sha256("ABCDEF0123"); });
+  expect_refused([](v1::PlanSelection& s) { s.set_graph_digest("abcdef"); });
+  expect_refused([](v1::PlanSelection& s) { s.set_not_used_since_ms(-1); });
+  expect_refused([](v1::PlanSelection& s) { s.set_tenant("a"); }, /*all=*/true);
   v1::ListPlansRequest list;
   list.set_limit(10'001);
   EXPECT_EQ(client::ReasonOf(admin_->ListPlans(list).status()), "REQUEST_MALFORMED");
@@ -472,25 +445,26 @@ TEST_F(AdminServerTest, BucketctlShowsAndChangesARunningServer) {
   auto [status, zero] = Ctl("status");
   EXPECT_EQ(zero, 0) << status;
   EXPECT_THAT(status, AllOf(HasSubstr("serving"), HasSubstr("1 computed")));
-  const nlohmann::json json = nlohmann::json::parse(Ctl("status --json").first);
+  const nlohmann::json json = nlohmann::json::parse(Ctl("status --json").output);
   EXPECT_EQ(json.at("plans").at("computed"), 1);
-  EXPECT_THAT(Ctl("plans").first, HasSubstr(ToHex(ForwardGraph().digest).substr(0, 12)));
-  EXPECT_THAT(Ctl("jobs").first, AllOf(HasSubstr("train"), HasSubstr("0/fw"), HasSubstr("agreed")));
-  EXPECT_THAT(Ctl("pin train --for 40d").first, HasSubstr("pinned 1 plans of job train until"));
-  EXPECT_THAT(Ctl("pin train --release").first, HasSubstr("released 1 plans"));
+  EXPECT_THAT(Ctl("plans").output, HasSubstr(ToHex(ForwardGraph().digest).substr(0, 12)));
+  EXPECT_THAT(Ctl("jobs").output,
+              AllOf(HasSubstr("train"), HasSubstr("0/fw"), HasSubstr("agreed")));
+  EXPECT_THAT(Ctl("pin train --for 40d").output, HasSubstr("pinned 1 plans of job train until"));
+  EXPECT_THAT(Ctl("pin train --release").output, HasSubstr("released 1 plans"));
   ASSERT_TRUE(GetPlan(JobRequest(2)).response.has_plan());
-  EXPECT_EQ(Ctl("pin 'tr*' --all").second, 2) << "jobs are kept one by one";
-  EXPECT_THAT(Ctl("pin 'x*' --release --all").first, HasSubstr("released 0 plans of 0 jobs"));
-  EXPECT_THAT(Ctl("pin 'tr*' --release --all").first, HasSubstr("released 1 plans of 1 jobs"));
-  EXPECT_EQ(Ctl("pin nobody").second, 1);
-  EXPECT_THAT(Ctl("evict --all").first, HasSubstr("evicted 1 plans from memory"));
-  EXPECT_EQ(Ctl("evict").second, 2);
-  EXPECT_EQ(Ctl("disable").second, 2) << "why is missing";
-  EXPECT_EQ(Ctl("disable --why INC-7").second, 0);
-  EXPECT_THAT(Ctl("status").first, HasSubstr("INC-7"));
-  EXPECT_THAT(Ctl("enable").first, HasSubstr("planning is on"));
-  EXPECT_EQ(Ctl("plans --frobnicate").second, 2);
-  EXPECT_THAT(Ctl("plans --limt 3").first,
+  EXPECT_EQ(Ctl("pin 'tr*' --all").exit, 2) << "jobs are kept one by one";
+  EXPECT_THAT(Ctl("pin 'x*' --release --all").output, HasSubstr("released 0 plans of 0 jobs"));
+  EXPECT_THAT(Ctl("pin 'tr*' --release --all").output, HasSubstr("released 1 plans of 1 jobs"));
+  EXPECT_EQ(Ctl("pin nobody").exit, 1);
+  EXPECT_THAT(Ctl("evict --all").output, HasSubstr("evicted 1 plans from memory"));
+  EXPECT_EQ(Ctl("evict").exit, 2);
+  EXPECT_EQ(Ctl("disable").exit, 2) << "why is missing";
+  EXPECT_EQ(Ctl("disable --why INC-7").exit, 0);
+  EXPECT_THAT(Ctl("status").output, HasSubstr("INC-7"));
+  EXPECT_THAT(Ctl("enable").output, HasSubstr("planning is on"));
+  EXPECT_EQ(Ctl("plans --frobnicate").exit, 2);
+  EXPECT_THAT(Ctl("plans --limt 3").output,
               HasSubstr("there is no flag --limt; did you mean --limit?"));
   server_.reset();
   const auto [unreachable, three] = Ctl("status");

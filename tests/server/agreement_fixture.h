@@ -164,11 +164,6 @@ class AgreementTest : public ServerTest {
   double Agreements(const std::string& outcome) {
     return Metric("bucketd_agreements_total", "outcome", outcome);
   }
-  void Restart() {
-    stub_.reset();
-    server_.reset();
-    StartServer();
-  }
 };
 
 }  // namespace bucketd

@@ -82,9 +82,7 @@ TEST_F(AgreementTest, ARankWhoseCallCannotBeServedIsNamedToAllAtOnce) {
   bad.mutable_options()->set_mode("fastest");
   for (const bool it_is_first : {true, false}) {
     Calls calls;
-    const auto refused = [&] {
-      calls.push_back(std::async(std::launch::async, [&] { return GetPlan(bad); }));
-    };
+    const auto refused = [&] { calls.push_back(GetPlanAsync(bad)); };
     if (it_is_first) {
       refused();
       calls.back().wait();
@@ -132,8 +130,7 @@ TEST_F(AgreementTest, RanksThatComeWhileComputeSlotsAreFullAndArePatientSeeNothi
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   ASSERT_TRUE(Upload(ChangedGraph()).ok());
-  std::future<Reply> busy =
-      std::async(std::launch::async, [&] { return GetPlan(RequestFor(ChangedGraph())); });
+  std::future<Reply> busy = GetPlanAsync(RequestFor(ChangedGraph()));
   gate_.WaitUntilEntered(1);
   const grpc::Status error = GetPlanInVain(JobRequest(ForwardGraph(), {.size = 1}, {0})).status;
   EXPECT_EQ(ReasonOf(error), "OVERLOADED");

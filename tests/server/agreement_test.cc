@@ -78,21 +78,14 @@ TEST_F(AgreementTest, TheNextRankIsAskedWhenALeaderIsKilledInTheMiddleOfItsUploa
   StartServer();
   const JobSpec spec{.size = 3};
   ASSERT_TRUE(GetPlan(JobRequest(ForwardGraph(), spec, {0})).asked_to_upload());
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(ForwardGraph());
-  ASSERT_TRUE(writer->Write(message));
-  message.set_chunk(Zstd(ForwardGraph().bytes).substr(0, 100));
-  ASSERT_TRUE(writer->Write(message));
+  OpenUpload upload(*stub_, HeaderFor(ForwardGraph()));
+  ASSERT_TRUE(upload.Send(Zstd(ForwardGraph().bytes).substr(0, 100)));
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_upload_received_bytes_total") == 100; }));
   Calls calls;
   calls.push_back(Rank(ForwardGraph(), spec, {1}));
   calls.push_back(Rank(ForwardGraph(), spec, {2}));
   ASSERT_TRUE(EventuallyRanksWait(2));
-  context.TryCancel();  // what a dead client looks like to the server
-  EXPECT_FALSE(writer->Finish().ok());
+  EXPECT_FALSE(upload.Cancel().ok());
   ASSERT_TRUE(
       Eventually([&] { return Metric("bucketd_uploads_total", "outcome", "stored") == 1; }));
   calls.push_back(Rank(ForwardGraph(), spec, {0}));  // restarted by its launcher
@@ -123,8 +116,7 @@ TEST_F(AgreementTest, GraphsThatRideAlongAreTakenAndABadOneHarmsItsSenderAlone) 
   EXPECT_EQ(ReasonOf(bad.status), "DIGEST_MISMATCH");
   Calls calls;
   for (const uint32_t rank : {0U, 1U}) {
-    calls.push_back(std::async(std::launch::async,
-                               [&, rank] { return GetPlan(inline_call(ForwardGraph(), rank)); }));
+    calls.push_back(GetPlanAsync(inline_call(ForwardGraph(), rank)));
   }
   EXPECT_NE(PlanOfAll(calls), "");
   EXPECT_EQ(Metric("bucketd_uploads_total"), 0);
@@ -236,8 +228,8 @@ TEST_F(AgreementTest, DifferingOptionsAndMeshesAreNamedByField) {
   one.mutable_options()->set_prefetch_forward(3);
   two.mutable_mesh()->mutable_dims(0)->set_link_class("ib");
   Calls calls;
-  calls.push_back(std::async(std::launch::async, [&] { return GetPlan(one); }));
-  calls.push_back(std::async(std::launch::async, [&] { return GetPlan(two); }));
+  calls.push_back(GetPlanAsync(one));
+  calls.push_back(GetPlanAsync(two));
   const grpc::Status error = ErrorOfAll(calls);
   EXPECT_EQ(ReasonOf(error), "RANKS_DIFFER");
   EXPECT_TRUE(StrContains(error.error_message(), "prefetch_forward is \"3\" against \"1\""))
@@ -327,7 +319,7 @@ TEST_F(AgreementTest, ATenantWhoseJobsFillTheServerKeepsNoOtherOneOut) {
   };
   Calls calls;
   for (const char* id : {"1", "2"}) {
-    calls.push_back(std::async(std::launch::async, [=, this] { return GetPlan(of_b(id)); }));
+    calls.push_back(GetPlanAsync(of_b(id)));
     ASSERT_TRUE(EventuallyRanksWait(static_cast<int>(calls.size())));
   }
   EXPECT_EQ(ReasonOf(GetPlan(of_b("3")).status), "OVERLOADED");

@@ -79,17 +79,11 @@ class ClusterTest : public AgreementTest {
     return reply;
   }
   static grpc::Status UploadTo(v1::Planner::Stub& stub, const TestGraph& graph) {
-    grpc::ClientContext context;
-    v1::UploadGraphResponse response;
-    const auto writer = stub.UploadGraph(&context, &response);
-    v1::UploadGraphRequest message;
-    *message.mutable_header() = HeaderFor(graph);
-    message.mutable_header()->set_codec(v1::CODEC_UNSPECIFIED);
-    writer->Write(message);
-    message.set_chunk(graph.bytes);
-    writer->Write(message);
-    writer->WritesDone();
-    return writer->Finish();
+    v1::UploadHeader header = HeaderFor(graph);
+    header.set_codec(v1::CODEC_UNSPECIFIED);
+    OpenUpload upload(stub, header);
+    upload.Send(graph.bytes);
+    return upload.End();
   }
 
   double MetricOf(size_t which, const std::string& name, const std::string& label = "",

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -13,8 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include <sys/wait.h>
 
+#include "tests/server/fixture.h"
 #include "tests/temp_folder.h"
 
 namespace bucketd {
@@ -44,15 +43,7 @@ class ConfigTest : public ::testing::Test {
     return config.ok() ? "" : std::string(config.status().message());
   }
 
-  // Output and exit code of the program.
-  static std::pair<std::string, int> Run(const std::string& arguments) {
-    const std::string command =
-        absl::StrCat(getenv("BUCKETD_BIN"), "/bucketd ", arguments, " 2>&1");
-    std::FILE* pipe = popen(command.c_str(), "r");
-    std::string output;
-    for (int c = 0; (c = std::fgetc(pipe)) != EOF;) output.push_back(static_cast<char>(c));
-    return {output, WEXITSTATUS(pclose(pipe))};
-  }
+  static Ran Run(const std::string& arguments) { return RunProgram("bucketd " + arguments); }
 
   const TempFolder temp_;
   const std::string& folder_ = temp_.path();
@@ -279,8 +270,8 @@ TEST_F(ConfigTest, APasswordIsNotPrinted) {
 
 TEST_F(ConfigTest, CheckWarnsAsAStartDoes) {
   const std::string store = "--store /var/lib/s --check --cluster-address ";
-  EXPECT_THAT(Run(store + "planner-1:9460").first, HasSubstr("name a database in --store"));
-  EXPECT_THAT(Run(store + "127.0.0.1:9460").first, Not(HasSubstr("name a database in --store")));
+  EXPECT_THAT(Run(store + "planner-1:9460").output, HasSubstr("name a database in --store"));
+  EXPECT_THAT(Run(store + "127.0.0.1:9460").output, Not(HasSubstr("name a database in --store")));
 }
 
 TEST_F(ConfigTest, CheckPrintsTheConfigurationAndExitsWithZeroOrTwo) {

@@ -2,6 +2,7 @@
 
 #include <zstd.h>
 
+#include <cstdio>
 #include <future>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "prometheus/registry.h"
+#include <sys/wait.h>
 
 #include "passes/io/fx_json.h"
 #include "passes/io/proto_io.h"
@@ -163,6 +165,38 @@ bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
+OpenUpload::OpenUpload(v1::Planner::Stub& stub, const v1::UploadHeader& header)
+    : writer_(stub.UploadGraph(&context_, &response_)) {
+  v1::UploadGraphRequest message;
+  *message.mutable_header() = header;
+  EXPECT_TRUE(writer_->Write(message));
+}
+
+bool OpenUpload::Send(const std::string& chunk) {
+  v1::UploadGraphRequest message;
+  message.set_chunk(chunk);
+  return writer_->Write(message);
+}
+
+grpc::Status OpenUpload::End() {
+  writer_->WritesDone();
+  return Finish();
+}
+
+grpc::Status OpenUpload::Cancel() {
+  context_.TryCancel();
+  return Finish();
+}
+
+Ran RunProgram(const std::string& command) {
+  std::FILE* pipe = popen(absl::StrCat(getenv("BUCKETD_BIN"), "/", command, " 2>&1").c_str(), "r");
+  Ran ran;
+  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) ran.output.push_back(static_cast<char>(c));
+  const int status = pclose(pipe);
+  ran.exit = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
 void ServerTest::SetUp() {
   options_.listen = absl::StrCat("unix:", folder_, "/socket");
   options_.http = "";
@@ -172,8 +206,7 @@ void ServerTest::SetUp() {
 
 void ServerTest::TearDown() {
   gate_.Open();  // or a worker that a failed test left inside would never end
-  stub_.reset();
-  server_.reset();
+  StopServer();
 }
 
 void ServerTest::StartServer() {
@@ -181,6 +214,16 @@ void ServerTest::StartServer() {
   ASSERT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
   stub_ = NewStub();
+}
+
+void ServerTest::StopServer() {
+  stub_.reset();
+  server_.reset();
+}
+
+void ServerTest::Restart() {
+  StopServer();
+  StartServer();
 }
 
 std::shared_ptr<grpc::Channel> ServerTest::NewChannel() {
@@ -201,6 +244,11 @@ Reply ServerTest::GetPlan(const v1::GetPlanRequest& request, milliseconds deadli
   Reply reply;
   reply.status = stub_->GetPlan(&context, request, &reply.response);
   return reply;
+}
+
+std::future<Reply> ServerTest::GetPlanAsync(const v1::GetPlanRequest& request,
+                                            milliseconds deadline) {
+  return std::async(std::launch::async, [=, this] { return GetPlan(request, deadline); });
 }
 
 Reply ServerTest::GetPlanInVain(const v1::GetPlanRequest& request) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -70,6 +71,29 @@ class Gate {
 // Waits for something that the server does on its own threads; false after a minute.
 bool Eventually(const std::function<bool()>& condition);
 
+// An upload whose messages a test sends one by one; its header has gone.
+class OpenUpload {
+ public:
+  OpenUpload(v1::Planner::Stub& stub, const v1::UploadHeader& header);
+  bool Send(const std::string& chunk);  // false: the server has ended it
+  grpc::Status Finish() { return writer_->Finish(); }
+  grpc::Status End();     // of what was sent
+  grpc::Status Cancel();  // what a dead client looks like to the server
+  const v1::UploadGraphResponse& response() const { return response_; }
+
+ private:
+  grpc::ClientContext context_;
+  v1::UploadGraphResponse response_;
+  std::unique_ptr<grpc::ClientWriter<v1::UploadGraphRequest>> writer_;
+};
+
+struct Ran {
+  std::string output;  // of both streams
+  int exit = -1;
+};
+// One of BUCKETD_BIN, with its arguments.
+Ran RunProgram(const std::string& command);
+
 class ServerTest : public ::testing::Test {
  protected:
   void SetUp() override;
@@ -77,10 +101,14 @@ class ServerTest : public ::testing::Test {
 
   // Options may be changed before. Listens on a unix socket in a folder of its own.
   void StartServer();
+  void StopServer();
+  void Restart();                                // with the options as they are now
   std::unique_ptr<v1::Planner::Stub> NewStub();  // on a connection of its own
   std::shared_ptr<grpc::Channel> NewChannel();
 
   Reply GetPlan(const v1::GetPlanRequest& request, milliseconds deadline = milliseconds(60'000));
+  std::future<Reply> GetPlanAsync(const v1::GetPlanRequest& request,
+                                  milliseconds deadline = milliseconds(60'000));
   // The server's answer to a caller whose deadline comes. On a machine so busy that the client's
   // own clock was faster, again with more time.
   Reply GetPlanInVain(const v1::GetPlanRequest& request);

@@ -72,7 +72,7 @@ TEST_F(GetPlanTest, ComputesOnceForSixtyFourCallersOfOneKey) {
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
   std::vector<std::future<Reply>> calls;
   for (int i = 0; i < 64; ++i) {
-    calls.push_back(std::async(std::launch::async, [&] { return GetPlan(request); }));
+    calls.push_back(GetPlanAsync(request));
   }
   ASSERT_TRUE(EventuallyWaiting(64));
   gate_.Open();
@@ -200,8 +200,8 @@ TEST_F(GetPlanTest, AnswersTheLeadersFailureToAllWhoWaitAndForgetsIt) {
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
-  std::future<Reply> first = std::async(std::launch::async, [&] { return GetPlan(request); });
-  std::future<Reply> second = std::async(std::launch::async, [&] { return GetPlan(request); });
+  std::future<Reply> first = GetPlanAsync(request);
+  std::future<Reply> second = GetPlanAsync(request);
   ASSERT_TRUE(EventuallyWaiting(2));
   gate_.Open();
   EXPECT_EQ(first.get().status.error_code(), grpc::StatusCode::INTERNAL);

@@ -87,9 +87,7 @@ TEST_F(HitTest, AHitKeepsItsPlanInTheCache) {
   const v1::GetPlanRequest one = RequestFor(ForwardGraph());
   Ask(one);
   options_.plan_cache_bytes = static_cast<int64_t>(2.5 * Metric("bucketd_plan_cache_bytes"));
-  stub_.reset();
-  server_.reset();
-  StartServer();
+  Restart();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   v1::GetPlanRequest two = one;
   two.mutable_options()->set_prefetch_forward(2);

@@ -140,12 +140,12 @@ TEST_F(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   StartServer();
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
-  std::future<Reply> running = std::async(std::launch::async, [&] { return GetPlan(request); });
+  std::future<Reply> running = GetPlanAsync(request);
   gate_.WaitUntilEntered(1);
   // One that waits for a graph that nobody is sending will not see it before the end.
   const v1::GetPlanRequest other = RequestFor(BackwardGraph());
   ASSERT_TRUE(GetPlan(other).asked_to_upload());
-  std::future<Reply> hopeless = std::async(std::launch::async, [&] { return GetPlan(other); });
+  std::future<Reply> hopeless = GetPlanAsync(other);
   ASSERT_TRUE(EventuallyWaiting(2));
 
   server_->BeginDrain();
@@ -168,21 +168,14 @@ TEST_F(LifecycleTest, DrainLetsAnUploadUnderWayServeThoseWhoWaitForIt) {
   StartServer();
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
   ASSERT_TRUE(GetPlan(request).asked_to_upload());
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(ForwardGraph());
-  ASSERT_TRUE(writer->Write(message));
+  OpenUpload upload(*stub_, HeaderFor(ForwardGraph()));
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_upload_reserved_bytes") > 0; }));
-  std::future<Reply> held = std::async(std::launch::async, [&] { return GetPlan(request); });
+  std::future<Reply> held = GetPlanAsync(request);
   ASSERT_TRUE(EventuallyWaiting(1));
   server_->BeginDrain();
   std::future<void> gone = std::async(std::launch::async, [&] { server_->Shutdown(); });
-  message.set_chunk(Zstd(ForwardGraph().bytes));
-  ASSERT_TRUE(writer->Write(message));
-  writer->WritesDone();
-  EXPECT_TRUE(writer->Finish().ok());
+  ASSERT_TRUE(upload.Send(Zstd(ForwardGraph().bytes)));
+  EXPECT_TRUE(upload.End().ok());
   EXPECT_TRUE(held.get().response.has_plan());
   gone.get();
 }
@@ -191,19 +184,13 @@ TEST_F(LifecycleTest, DrainEndsByItsDeadlineWhateverRuns) {
   options_.drain = milliseconds(100);
   options_.upload_stall = std::chrono::minutes(10);
   StartServer();
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(ForwardGraph());
-  ASSERT_TRUE(writer->Write(message));
+  OpenUpload upload(*stub_, HeaderFor(ForwardGraph()));
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_upload_reserved_bytes") > 0; }));
-  std::future<Reply> held =
-      std::async(std::launch::async, [&] { return GetPlan(RequestFor(ForwardGraph())); });
+  std::future<Reply> held = GetPlanAsync(RequestFor(ForwardGraph()));
   ASSERT_TRUE(EventuallyWaiting(1));
   server_->Shutdown();
   EXPECT_FALSE(held.get().status.ok());
-  EXPECT_FALSE(writer->Finish().ok());
+  EXPECT_FALSE(upload.Finish().ok());
 }
 
 TEST_F(LifecycleTest, RefusesToStartWhereItCannotServeAndSaysWhichFlag) {
@@ -236,8 +223,7 @@ TEST_F(LifecycleTest, RefusesToStartWhereItCannotServeAndSaysWhichFlag) {
 
 TEST_F(LifecycleTest, TakesOverTheSocketOfAServerThatDied) {
   StartServer();
-  stub_.reset();
-  server_.reset();
+  StopServer();
   // What a killed server leaves: a socket file on which nobody listens.
   ASSERT_EQ(std::system(("python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('" +
                          folder_ + "/socket')\"")

@@ -160,8 +160,7 @@ TEST_F(PinTest, AVersionThatIsLostIsAnErrorOfTheScopeAndNoOtherTakesItsPlace) {
   const std::string plan = PlanOfAll(calls);
   EXPECT_EQ(ProfileOf(plan), lost);
   const std::string now = Promote(With(4.5));
-  stub_.reset();
-  server_.reset();
+  StopServer();
   {
     const auto store = SqliteStore::Open({{}, options_.store_dir});
     ASSERT_TRUE(store.ok()) << store.status();

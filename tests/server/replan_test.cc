@@ -77,8 +77,7 @@ TEST_F(NewProfileTest, AJobThatAskedForANameStaysWithIt) {
       EXPECT_EQ(Replans(outcome), 0) << asked << " " << outcome;
     }
     std::filesystem::remove_all(options_.store_dir);
-    stub_.reset();
-    server_.reset();
+    StopServer();
   }
 }
 
@@ -133,7 +132,7 @@ TEST_F(NewProfileTest, AGraphThatRidesAlongIsAtHand) {
     v1::GetPlanRequest request = JobRequest(
         ForwardGraph(), {.generation = 2, .cost_profile = "latest", .mode = "auto"}, {rank});
     *request.mutable_graph() = InlineRequestFor(ForwardGraph()).graph();
-    calls.push_back(std::async(std::launch::async, [this, request] { return GetPlan(request); }));
+    calls.push_back(GetPlanAsync(request));
   }
   EXPECT_EQ(ProfileOf(PlanOfAll(calls)), now);
 }

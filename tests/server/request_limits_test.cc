@@ -118,8 +118,7 @@ TEST_F(RequestLimitsTest, BytesInFlight) {
     EXPECT_EQ(ReasonOf(WaitUntilRefused()), "OVERLOADED");
     EXPECT_EQ(waiting(), before) << "who left has given back what it held";
     Leave();
-    stub_.reset();
-    server_.reset();
+    StopServer();
   }
 }
 
@@ -210,7 +209,7 @@ TEST_F(RequestLimitsTest, WhateverCallersKeepBusyFilesAndTheStoreAreLookedAt) {
     v1::GetPlanRequest request = RequestFor(ForwardGraph());
     request.set_graph_digest(DigestBytes(Sha256(std::to_string(i))));
     if (i == 0) request.mutable_graph()->set_data("none");
-    calls.push_back(std::async(std::launch::async, [=, this] { return GetPlan(request); }));
+    calls.push_back(GetPlanAsync(request));
     workers->WaitUntilHolding(i + 1);
   }
   std::ofstream(options_.tenants_file) << "[others]\nuploads = 22\n";
@@ -236,7 +235,7 @@ TEST_F(RequestLimitsTest, AnUploadThatWaitsForTheServersOwnThreadHasNotStalled) 
   v1::GetPlanRequest other = RequestFor(ForwardGraph());
   other.set_graph_digest(DigestBytes(Sha256("another")));
   other.mutable_graph()->set_data("none");
-  std::future<Reply> decoded = std::async(std::launch::async, [&] { return GetPlan(other); });
+  std::future<Reply> decoded = GetPlanAsync(other);
   worker->WaitUntilHolding();
   std::future<grpc::Status> upload =
       std::async(std::launch::async, [&] { return Upload(ForwardGraph()); });
@@ -342,8 +341,7 @@ TEST_F(RequestLimitsTest, CallsAtATimeOfAConnection) {
     for (size_t i = 1; i < calls.size(); ++i) {
       EXPECT_TRUE(calls[i]->ended.get_future().get().ok());
     }
-    stub_.reset();
-    server_.reset();
+    StopServer();
   }
 }
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -32,11 +31,6 @@ class StoreServerTest : public ServerTest {
   void SetUp() override {
     ServerTest::SetUp();
     options_.store_dir = absl::StrCat(folder_, "/store");
-  }
-  void Restart() {
-    stub_.reset();
-    server_.reset();
-    StartServer();
   }
   void FillStore() {
     const auto store = SqliteStore::Open({{}, options_.store_dir});
@@ -100,8 +94,7 @@ TEST_F(StoreServerTest, WhatIsNotStoredIsAskedForAsEver) {
 TEST_F(StoreServerTest, ADamagedPlanIsComputedAgainAndCounted) {
   StartServer();
   const Reply computed = GetPlan(InlineRequestFor(ForwardGraph()));
-  stub_.reset();
-  server_.reset();
+  StopServer();
   FillStore();  // so that the damaged page is one of many
   const std::string database = options_.store_dir + "/store.db";
   std::stringstream read;
@@ -127,8 +120,7 @@ TEST_F(StoreServerTest, APlanOfAnotherGraphIsNeverGivenOut) {
   StartServer();
   ASSERT_TRUE(GetPlan(InlineRequestFor(ForwardGraph())).status.ok());
   const Reply other = GetPlan(InlineRequestFor(BackwardGraph()));
-  stub_.reset();
-  server_.reset();
+  StopServer();
   {
     const auto store = SqliteStore::Open({{}, options_.store_dir});
     ASSERT_TRUE(store.ok()) << store.status();
@@ -215,21 +207,7 @@ TEST_F(StoreServerTest, APlanThatWasAnsweredSurvivesKill9) {
 
 // ---- bucketctl store
 
-struct Ran {
-  int exit = -1;
-  std::string output;  // of both streams
-};
-
-Ran RunCtl(const std::string& arguments) {
-  const std::string command =
-      absl::StrCat(getenv("BUCKETD_BIN"), "/bucketctl store ", arguments, " 2>&1");
-  std::FILE* pipe = popen(command.c_str(), "r");
-  Ran ran;
-  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) ran.output.push_back(static_cast<char>(c));
-  const int status = pclose(pipe);
-  ran.exit = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return ran;
-}
+Ran RunCtl(const std::string& arguments) { return RunProgram("bucketctl store " + arguments); }
 
 TEST_F(StoreServerTest, PlansTravelInABundleFromOneServerToAnother) {
   StartServer();
@@ -268,8 +246,7 @@ TEST_F(StoreServerTest, CtlNamesWhatIsDamagedAndRefusesWhatItCannotTrust) {
   StartServer();
   const Reply computed = GetPlan(InlineRequestFor(ForwardGraph()));
   const Reply other = GetPlan(InlineRequestFor(BackwardGraph()));
-  stub_.reset();
-  server_.reset();
+  StopServer();
   const std::string bundle = folder_ + "/plans.bundle";
   std::string key;
   {

@@ -100,8 +100,7 @@ class TraceTest : public ServerTest {
     testing::internal::CaptureStderr();
     EXPECT_TRUE(ConfigureLog("bucketd", level, json).ok());
     call();
-    stub_.reset();
-    server_.reset();  // whoever was answered may be ahead of the log
+    StopServer();  // whoever was answered may be ahead of the log
     spdlog::default_logger()->flush();
     return absl::StrSplit(testing::internal::GetCapturedStderr(), '\n', absl::SkipEmpty());
   }

@@ -14,13 +14,6 @@ namespace {
 
 class UploadLimitsTest : public ServerTest {
  protected:
-  // With the options as they are now.
-  void Restart() {
-    stub_.reset();
-    server_.reset();
-    StartServer();
-  }
-
   static void ExpectTooLarge(const grpc::Status& status, int64_t limit) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
     EXPECT_EQ(ReasonOf(status), "GRAPH_TOO_LARGE") << status.error_message();
@@ -36,32 +29,20 @@ class UploadLimitsTest : public ServerTest {
     EXPECT_GT(RetryDelayMillis(status), 0) << "coming back helps";
   }
 
-  // An upload that has begun and goes no further until `writer` does.
-  struct Open {
-    grpc::ClientContext context;
-    v1::UploadGraphResponse response;
-    std::unique_ptr<grpc::ClientWriter<v1::UploadGraphRequest>> writer;
-  };
-  std::unique_ptr<Open> Begin(const v1::UploadHeader& header) {
+  // An upload that is under way.
+  std::unique_ptr<OpenUpload> Begin(const v1::UploadHeader& header) {
     const double streams = Metric("bucketd_uploads_in_flight");
     const double bytes = Metric("bucketd_upload_reserved_bytes");
-    auto open = std::make_unique<Open>();
-    open->writer = stub_->UploadGraph(&open->context, &open->response);
-    v1::UploadGraphRequest message;
-    *message.mutable_header() = header;
-    EXPECT_TRUE(open->writer->Write(message));
+    auto open = std::make_unique<OpenUpload>(*stub_, header);
     EXPECT_TRUE(Eventually([&] {
       return Metric("bucketd_uploads_in_flight") == streams + 1 &&
              Metric("bucketd_upload_reserved_bytes") > bytes;
     }));
     return open;
   }
-  static grpc::Status End(Open& open, const std::string& chunk) {
-    v1::UploadGraphRequest message;
-    message.set_chunk(chunk);
-    EXPECT_TRUE(open.writer->Write(message));
-    open.writer->WritesDone();
-    return open.writer->Finish();
+  static grpc::Status End(OpenUpload& open, const std::string& chunk) {
+    EXPECT_TRUE(open.Send(chunk));
+    return open.End();
   }
 };
 
@@ -150,21 +131,13 @@ TEST_F(UploadLimitsTest, UploadsAtATime) {
 // Sends a byte each 50 ms, three seconds long. For how many seconds the server took them.
 double Drip(v1::Planner::Stub& stub) {
   const auto begin = std::chrono::steady_clock::now();
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  const auto writer = stub.UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(BackwardGraph());
-  bool taken = writer->Write(message);
+  OpenUpload upload(stub, HeaderFor(BackwardGraph()));
   for (const char byte : Zstd(BackwardGraph().bytes).substr(0, 60)) {
-    if (!taken) break;
-    message.set_chunk(std::string(1, byte));
-    taken = writer->Write(message);
+    if (!upload.Send(std::string(1, byte))) break;
     std::this_thread::sleep_for(milliseconds(50));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  context.TryCancel();
-  EXPECT_FALSE(writer->Finish().ok());
+  EXPECT_FALSE(upload.Cancel().ok());
   return took.count();
 }
 
@@ -200,7 +173,7 @@ TEST_F(UploadLimitsTest, BytesOfAllThatHasArrivedWhateverWasAnnounced) {
   options_.intake.max_graph_bytes = backward;
   options_.intake.max_upload_bytes = backward + forward + 2 * kOfAStream;
   StartServer();
-  std::vector<std::unique_ptr<Open>> silent;
+  std::vector<std::unique_ptr<OpenUpload>> silent;
   for (int i = 0; i < 2; ++i) silent.push_back(Begin(large));  // announced, and never sent
   EXPECT_TRUE(Upload(header, {ForwardGraph().bytes}).ok());
   silent.clear();
@@ -209,9 +182,7 @@ TEST_F(UploadLimitsTest, BytesOfAllThatHasArrivedWhateverWasAnnounced) {
     options_.intake.max_upload_bytes = backward + forward + 2 * kOfAStream - missing;
     Restart();
     const auto first = Begin(large);
-    v1::UploadGraphRequest message;
-    message.set_chunk(BackwardGraph().bytes);
-    ASSERT_TRUE(first->writer->Write(message));
+    ASSERT_TRUE(first->Send(BackwardGraph().bytes));
     ASSERT_TRUE(Eventually([&] {
       return Metric("bucketd_upload_reserved_bytes") == static_cast<double>(backward + kOfAStream);
     }));
@@ -225,8 +196,7 @@ TEST_F(UploadLimitsTest, BytesOfAllThatHasArrivedWhateverWasAnnounced) {
     announced.mutable_graph()->set_size(backward);
     announced.mutable_graph()->set_data("\n");
     EXPECT_EQ(ReasonOf(GetPlan(announced).status), "CONTENT_MISMATCH") << "so little has room";
-    first->writer->WritesDone();
-    EXPECT_TRUE(first->writer->Finish().ok());
+    EXPECT_TRUE(first->End().ok());
   }
 }
 

@@ -26,21 +26,14 @@ class UploadResumeTest : public ServerTest {
   void BreakOff(const v1::UploadHeader& header, const std::vector<std::string>& pieces) {
     double expected = Metric("bucketd_upload_received_bytes_total");
     const double abandoned = Metric("bucketd_uploads_total", "outcome", "abandoned");
-    grpc::ClientContext context;
-    v1::UploadGraphResponse response;
-    auto writer = stub_->UploadGraph(&context, &response);
-    v1::UploadGraphRequest message;
-    *message.mutable_header() = header;
-    ASSERT_TRUE(writer->Write(message));
+    OpenUpload upload(*stub_, header);
     for (const std::string& piece : pieces) {
-      message.set_chunk(piece);
-      ASSERT_TRUE(writer->Write(message));
+      ASSERT_TRUE(upload.Send(piece));
       expected += static_cast<double>(piece.size());
     }
     ASSERT_TRUE(
         Eventually([&] { return Metric("bucketd_upload_received_bytes_total") == expected; }));
-    context.TryCancel();
-    EXPECT_FALSE(writer->Finish().ok());
+    EXPECT_FALSE(upload.Cancel().ok());
     ASSERT_TRUE(Eventually([&] {
       return Metric("bucketd_uploads_total", "outcome", "abandoned") == abandoned + 1 &&
              Metric("bucketd_uploads_in_flight") == 0;
@@ -109,15 +102,9 @@ TEST_F(UploadResumeTest, GoesOnWhereAStalledUploadStopped) {
   StartServer();
   const std::string packed = Zstd(ForwardGraph().bytes);
   const v1::UploadHeader header = HeaderFor(ForwardGraph());
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = header;
-  ASSERT_TRUE(writer->Write(message));
-  message.set_chunk(packed.substr(0, 1000));
-  ASSERT_TRUE(writer->Write(message));
-  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  OpenUpload upload(*stub_, header);
+  ASSERT_TRUE(upload.Send(packed.substr(0, 1000)));
+  EXPECT_EQ(upload.Finish().error_code(), grpc::StatusCode::CANCELLED);
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_partial_uploads") == 1; }));
   ASSERT_EQ(Query(header).committed_size(), 1000);
   EXPECT_TRUE(Upload(At(header, 1000), {packed.substr(1000)}).ok());

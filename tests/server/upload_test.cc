@@ -71,19 +71,13 @@ TEST_F(UploadTest, EndsEarlyAndWellWhenTheGraphIsThere) {
 
 TEST_F(UploadTest, EndsEarlyWhenAnotherUploadOvertakesIt) {
   StartServer();
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(ForwardGraph());
-  ASSERT_TRUE(writer->Write(message));
+  OpenUpload upload(*stub_, HeaderFor(ForwardGraph()));
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_upload_reserved_bytes") > 0; }));
   ASSERT_TRUE(Upload(ForwardGraph()).ok());
-  message.set_chunk("whatever: nobody reads it");
-  writer->Write(message);
-  const grpc::Status status = writer->Finish();
+  upload.Send("whatever: nobody reads it");
+  const grpc::Status status = upload.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_TRUE(response.already_present());
+  EXPECT_TRUE(upload.response().already_present());
 }
 
 TEST_F(UploadTest, QueryUploadKnowsWhatIsHere) {
@@ -243,21 +237,14 @@ TEST_F(UploadTest, BoundsUploadsByCount) {
   options_.intake.max_uploads = 1;
   options_.upload_stall = std::chrono::minutes(10);  // so that it does not count as slow
   StartServer();
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(BackwardGraph());
-  ASSERT_TRUE(writer->Write(message));
+  OpenUpload upload(*stub_, HeaderFor(BackwardGraph()));
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_upload_reserved_bytes") > 0; }));
   const grpc::Status by_count = Upload(ForwardGraph());
   EXPECT_EQ(ReasonOf(by_count), "OVERLOADED") << by_count.error_message();
   EXPECT_GT(RetryDelayMillis(by_count), 0);
   // The upload that was there first is not disturbed.
-  message.set_chunk(Zstd(BackwardGraph().bytes));
-  ASSERT_TRUE(writer->Write(message));
-  writer->WritesDone();
-  EXPECT_TRUE(writer->Finish().ok());
+  ASSERT_TRUE(upload.Send(Zstd(BackwardGraph().bytes)));
+  EXPECT_TRUE(upload.End().ok());
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_uploads_in_flight") == 0; }));
   EXPECT_TRUE(Upload(ForwardGraph()).ok());
 }

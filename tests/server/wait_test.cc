@@ -14,13 +14,7 @@
 namespace bucketd {
 namespace {
 
-class WaitTest : public ServerTest {
- protected:
-  std::future<Reply> GetPlanAsync(const v1::GetPlanRequest& request,
-                                  milliseconds deadline = milliseconds(60'000)) {
-    return std::async(std::launch::async, [=, this] { return GetPlan(request, deadline); });
-  }
-};
+using WaitTest = ServerTest;
 
 TEST_F(WaitTest, HoldsOthersUntilTheGraphArrivesThenComputesForThem) {
   StartServer();
@@ -70,19 +64,12 @@ TEST_F(WaitTest, AsksTheNextCallerAtOnceWhenAClientDiesInTheMiddleOfItsUpload) {
   StartServer();
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
   ASSERT_TRUE(GetPlan(request).asked_to_upload());
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(ForwardGraph());
-  ASSERT_TRUE(writer->Write(message));
-  message.set_chunk(Zstd(ForwardGraph().bytes).substr(0, 100));
-  ASSERT_TRUE(writer->Write(message));
+  OpenUpload upload(*stub_, HeaderFor(ForwardGraph()));
+  ASSERT_TRUE(upload.Send(Zstd(ForwardGraph().bytes).substr(0, 100)));
   ASSERT_TRUE(Eventually([&] { return Metric("bucketd_upload_received_bytes_total") == 100; }));
   std::future<Reply> held = GetPlanAsync(request);
   ASSERT_TRUE(EventuallyWaiting(1));
-  context.TryCancel();  // what a dead client looks like to the server
-  EXPECT_FALSE(writer->Finish().ok());
+  EXPECT_FALSE(upload.Cancel().ok());
   EXPECT_TRUE(held.get().asked_to_upload());
   EXPECT_TRUE(
       Eventually([&] { return Metric("bucketd_uploads_total", "outcome", "abandoned") == 1; }));
@@ -94,15 +81,10 @@ TEST_F(WaitTest, EndsAnUploadThatStallsAndAsksTheNextCaller) {
   options_.upload_lease = std::chrono::minutes(10);
   StartServer();
   const v1::GetPlanRequest request = RequestFor(ForwardGraph());
-  grpc::ClientContext context;
-  v1::UploadGraphResponse response;
-  auto writer = stub_->UploadGraph(&context, &response);
-  v1::UploadGraphRequest message;
-  *message.mutable_header() = HeaderFor(ForwardGraph());
-  ASSERT_TRUE(writer->Write(message));
+  OpenUpload upload(*stub_, HeaderFor(ForwardGraph()));
   ASSERT_TRUE(
       Eventually([&] { return Metric("bucketd_uploads_total", "outcome", "abandoned") == 1; }));
-  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(upload.Finish().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(GetPlan(request).asked_to_upload());
 }
 
