@@ -25,10 +25,11 @@ struct World {
   SteadyTime now{std::chrono::hours(1)};
 };
 
-struct Replica {
-  Replica(World& world, const std::string& address, uint64_t incarnation = 1)
-      : Replica(world, *world.store, address, incarnation) {}
-  Replica(World& world, Store& store, const std::string& address, uint64_t incarnation = 1)
+// It has not said that it is up.
+struct SilentReplica {
+  SilentReplica(World& world, const std::string& address, uint64_t incarnation = 1)
+      : SilentReplica(world, *world.store, address, incarnation) {}
+  SilentReplica(World& world, Store& store, const std::string& address, uint64_t incarnation = 1)
       : world_(world),
         store_(store),
         members(store, {address, incarnation}, std::chrono::seconds(10), [this] { return Now(); }) {
@@ -48,6 +49,15 @@ struct Replica {
   ClusterMetrics metrics{registry};
   Membership members;
   Leases leases{store_, members, metrics, [this] { return Now(); }};
+};
+
+struct Replica : SilentReplica {
+  Replica(World& world, const std::string& address, uint64_t incarnation = 1)
+      : Replica(world, *world.store, address, incarnation) {}
+  Replica(World& world, Store& store, const std::string& address, uint64_t incarnation = 1)
+      : SilentReplica(world, store, address, incarnation) {
+    Beat();
+  }
 };
 
 // Refuses some records, as a store whose database is away.
@@ -82,6 +92,10 @@ class ClusterPartsTest : public ::testing::Test {
       world_.now += std::chrono::seconds(2);
       for (Replica* replica : well) replica->Beat();
     }
+  }
+
+  size_t LeasesStored() {
+    return world_.store->ListRecords(Shelf::kReplicas, "lease/", "", 9)->size();
   }
 
   World world_;

@@ -65,8 +65,6 @@ using LeaseTripsTest = ClusterPartsTest;
 TEST_F(LeaseTripsTest, ALeaseIsTakenOrSeenAndGivenBackInATripEach) {
   CountsTrips store(*world_.store);
   Replica a(world_, store, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
   const LeaseName free = PlanLease("free"), taken = PlanLease("taken");
   b.Take(taken);
   a.Beat();  // and sees b
@@ -89,8 +87,6 @@ TEST_F(LeaseTripsTest, ALeaseIsTakenOrSeenAndGivenBackInATripEach) {
 TEST_F(LeaseTripsTest, AStoreThatTakesNoWritesSaysWhoHasIt) {
   Refusing store(*world_.store);
   Replica a(world_, store, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
   b.Take(job_);
   store.what = Refusing::What::kNew;
   EXPECT_EQ(a.Take(job_).holder, (ReplicaId{"b:1", 1}));
@@ -102,7 +98,6 @@ TEST_F(LeaseTripsTest, AStoreThatTakesNoWritesSaysWhoHasIt) {
 TEST_F(LeaseTripsTest, AStoreThatDoesNotAnswerIsNotWaitedForTwice) {
   Silent store(*world_.store, world_);
   Replica a(world_, store, "a:1");
-  a.Beat();
   store.reads = 0;
   EXPECT_TRUE(absl::IsUnavailable(a.leases.Take(job_).status()));
   EXPECT_EQ(store.reads, 0);
@@ -112,8 +107,6 @@ TEST_F(LeaseTripsTest, AStoreThatDoesNotAnswerIsNotWaitedForTwice) {
 // in between.
 TEST_F(LeaseTripsTest, APlanIsReadBehindItsLeaseOrNotAtAll) {
   Replica a(world_, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
   ReadBehind behind;
   behind.plan_key = "key";
   EXPECT_TRUE(a.leases.Take(PlanLease("key"), &behind)->mine);
@@ -129,8 +122,6 @@ TEST_F(LeaseTripsTest, APlanIsReadBehindItsLeaseOrNotAtAll) {
 
 TEST_F(LeaseTripsTest, RecordsAreReadBehindAJobsLeaseOrNotAtAll) {
   Replica a(world_, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
   ReadBehind behind;
   behind.names = {{Shelf::kPins, "pin"}};
   ASSERT_TRUE(world_.store->PutRecord(Shelf::kPins, "pin", "value").ok());
@@ -144,8 +135,6 @@ TEST_F(LeaseTripsTest, RecordsAreReadBehindAJobsLeaseOrNotAtAll) {
 
 TEST_F(LeaseTripsTest, ALeaseThatGoesWithItsPlanIsFree) {
   Replica a(world_, "a:1"), b(world_, "b:1");
-  a.Beat();
-  b.Beat();
   const LeaseName lease = PlanLease("key");
   EXPECT_FALSE(a.leases.RecordOf(lease).has_value());
   a.Take(lease);
