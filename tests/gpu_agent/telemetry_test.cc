@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -74,11 +75,12 @@ class Heard : public CollectorEvents {
 
   std::vector<std::string> refusals() const { return Copy(refusals_); }
   std::vector<std::string> ends() const { return Copy(ends_); }
-  // Of all rings, in the order of their coming.
-  std::vector<uint32_t> steps() const {
+  // Of all rings, in the order of their coming: all, or the first `most`.
+  std::vector<uint32_t> steps(size_t most = SIZE_MAX) const {
     const std::lock_guard lock(mutex_);
     std::vector<uint32_t> all;
     for (const auto& [ring, steps] : steps_) all.insert(all.end(), steps.begin(), steps.end());
+    all.resize(std::min(all.size(), most));
     return all;
   }
 
@@ -111,13 +113,18 @@ class TelemetryTest : public testing::Test {
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
   }
-  // An agent that takes nobody in by itself.
-  Fd Listener() const {
-    Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  sockaddr_un Address() const {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, socket_.data(), socket_.size());
-    EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    return address;
+  }
+  // An agent that takes nobody in by itself.
+  Fd Listener() const {
+    Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    const sockaddr_un address = Address();
+    EXPECT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
     EXPECT_EQ(listen(listener.get(), 8), 0);
     return listener;
   }
@@ -126,10 +133,9 @@ class TelemetryTest : public testing::Test {
       int fd = -1, const std::function<void()>& before = [] {}) const {
     Fd connection(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     before();
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, socket_.data(), socket_.size());
-    EXPECT_EQ(connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const sockaddr_un address = Address();
+    EXPECT_EQ(
+        connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     if (fd < 0) return connection;
     char byte = 1;
     iovec data{&byte, 1};
@@ -194,9 +200,7 @@ TEST_F(TelemetryTest, AFullRingDropsTheNewestAndCounts) {
     writer->Write(RunOf(100));  // a record looks for the agent, once its pause is over
     return heard_.steps().size() > kSmall;
   });
-  std::vector<uint32_t> steps = heard_.steps();
-  steps.resize(kSmall + 1);
-  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 100));
+  EXPECT_THAT(heard_.steps(9), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 100));
 }
 
 TEST_F(TelemetryTest, TheAgentHearsWhatWasDroppedWhileItRead) {
@@ -302,9 +306,7 @@ TEST_F(TelemetryTest, AnAgentThatIsKilledIsNothingToTheTrainerAndTheNextOneGoesO
     writer->Write(RunOf(5000));
     return heard_.steps().size() > kSmall;
   });
-  std::vector<uint32_t> steps = heard_.steps();
-  steps.resize(kSmall);
-  EXPECT_THAT(steps, ElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
+  EXPECT_THAT(heard_.steps(8), ElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
 }
 
 TEST_F(TelemetryTest, AnAgentThatRefusesIsAskedLessAndLessAndTheNextOneAtOnce) {
@@ -447,10 +449,8 @@ TEST_F(TelemetryTest, OneAgentHasASocketAndADeadOnesIsTakenOver) {
   EXPECT_THAT(Collector::Start(options, other).status().message(), HasSubstr("another agent"));
   first.reset();
   const Fd dead(socket(AF_UNIX, SOCK_STREAM, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, socket_.data(), socket_.size());
-  ASSERT_EQ(bind(dead.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const sockaddr_un address = Address();
+  ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   EXPECT_TRUE(Collector::Start(options, other).ok());
 }
 

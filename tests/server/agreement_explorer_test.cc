@@ -33,19 +33,11 @@ constexpr milliseconds kLateness{1000};       // of an answer beyond its caller'
 constexpr uint64_t kFarGeneration = 1 << 20;  // no count of restarts gets there
 
 // What schedules have led to: where thousands never do, nothing is proved of it.
-struct Reached {
-  int plans = 0;     // schedules with plans
-  int gave_way = 0;  // jobs with ranks that waited, and ranks
-  int fresh = 0;     // scopes that agreed on a plan that is not to be the pinned one
-  int obeyed = 0;    // generations in which another server was first
-  int swept = 0;     // jobs that nobody used
-  int doubted = 0;   // scopes without a pin whose server stood still
-  int kept_late = 0;
-};
+using Reached = std::map<std::string, int>;
 
 class Explorer final : private RandomWorld {
  public:
-  explicit Explorer(uint64_t seed) : RandomWorld(seed) {
+  Explorer(uint64_t seed, Reached& reached) : RandomWorld(seed), reached_(reached) {
     // In some there is no room for all.
     crowded_ = Chance(25);
     if (crowded_ && Chance(60)) limits_.max_jobs = static_cast<int64_t>(1 + Any(3));
@@ -61,18 +53,15 @@ class Explorer final : private RandomWorld {
   }
 
   // "" or what was violated, with everything that led there.
-  std::string Run(Reached& reached) {
+  std::string Run() {
     for (int step = 0; step < kSteps && wrong_.empty(); ++step) Step();
     Quiesce();
     Rest();
-    reached.plans += plans_told_ > 0 ? 1 : 0;
-    reached.gave_way += gave_way_;
-    reached.fresh += fresh_agreed_;
-    reached.obeyed += obeyed_;
+    reached_["plans"] += has_planned_ ? 1 : 0;
     for (const std::unique_ptr<Life>& life : lives_) {
-      reached.swept += life->swept;
-      reached.doubted += life->doubted;
-      reached.kept_late += life->kept_late;
+      reached_["swept"] += life->swept;
+      reached_["doubted"] += life->doubted;
+      reached_["kept_late"] += life->kept_late;
     }
     return wrong_.empty() ? "" : absl::StrCat(wrong_, "\n", absl::StrJoin(trace_, "\n"));
   }
@@ -313,14 +302,11 @@ class Explorer final : private RandomWorld {
     if (before.own != 0 && life.table.Waits(before.own)) {
       life.used[life.callers.at(before.own).job.id] = now_;
     }
-    const std::string forgotten = life.ForgetWhatIsGone(now_, in_time_, alone_);
-    if (!forgotten.empty()) Wrong(forgotten);
+    Wrong(life.ForgetWhatIsGone(now_, in_time_, alone_));
     if (before.otherwise.has_value()) {
-      ++obeyed_;
-      const std::string on = life.Disobeys(*before.otherwise, now_);
-      const bool over =
-          IsReleased(before.otherwise->job.second, before.otherwise->memory.generation);
-      if (!on.empty() && !over) Wrong(on);
+      ++reached_["obeyed"];
+      const auto& [job, memory] = *before.otherwise;
+      if (!IsReleased(job.second, memory.generation)) Wrong(life.Disobeys(*before.otherwise, now_));
     }
     CheckWhoWaits(life);
   }
@@ -346,9 +332,8 @@ class Explorer final : private RandomWorld {
       }
       Told(life, call, answer);
     }
-    const std::string unfair = life.Unfair(before.tenant, before.held, actions, now_);
-    if (before.of_a_call && !unfair.empty()) Wrong(unfair);
-    gave_way_ += GaveWay(actions);
+    if (before.of_a_call) Wrong(life.Unfair(before.tenant, before.held, actions, now_));
+    reached_["gave_way"] += GaveWay(actions);
     // All know of it: they may try once more.
     std::erase_if(life.standing,
                   [](const auto& entry) { return entry.second.heard.size() == kRanks; });
@@ -393,8 +378,7 @@ class Explorer final : private RandomWorld {
     }
     const JobCall job = found->second.job;
     life.callers.erase(found);
-    const std::string unlike = life.Repeated(call, job, answer, falls_);
-    if (!unlike.empty()) Wrong(unlike);
+    Wrong(life.Repeated(call, job, answer, falls_));
     if (!answer.ok() && ReasonOf(answer.status()) == "GENERATION_OVER") {
       if (job.generation >= generation_) Wrong("the last generation is over");
       life.over.insert({job.id, job.generation});
@@ -411,10 +395,9 @@ class Explorer final : private RandomWorld {
   }
 
   void Planned(Life& life, const JobCall& job, const Digest& plan) {
-    ++plans_told_;
+    has_planned_ = true;
     const ScopeKey key{job.id, job.generation, job.scope};
-    const std::string other = life.Tells(key, plan, alone_ != nullptr);
-    if (!other.empty()) Wrong(other);
+    Wrong(life.Tells(key, plan, alone_ != nullptr));
     // A replica tells what the store does not know if nobody can have been told anything else.
     if (alone_ != nullptr && limits_.taken_over_after.count() != 0 &&
         (here_.size() != kRanks || life.stopped >= alone_->since)) {
@@ -468,7 +451,7 @@ class Explorer final : private RandomWorld {
     if (RanksOf(life, key).size() != store.pin.size) Wrong("agreed without all ranks");
     if (signatures.size() != 1) Wrong("agreed on different signatures");
     if (!fresh) return;
-    ++fresh_agreed_;
+    ++reached_["fresh"];
     const std::optional<Pin> pin = store_.PinOf(store.job, store.name);
     if (pin.has_value() && pin->plan_sha256 == store.pin.plan_sha256) {
       Wrong("the pinned plan, and a fresh one was wanted");
@@ -486,7 +469,8 @@ class Explorer final : private RandomWorld {
   bool falls_ = false, in_time_ = false, at_deadline_ = false;
   const Storing* alone_ = nullptr;
   std::set<uint32_t> here_;
-  int plans_told_ = 0, gave_way_ = 0, fresh_agreed_ = 0, obeyed_ = 0;
+  bool has_planned_ = false;
+  Reached& reached_;
   std::map<ScopeKey, Digest> agreed_;
   std::map<std::string, uint64_t> released_;  // jobs, and the generation that this was done in
 };
@@ -499,16 +483,20 @@ uint64_t FromEnvironment(const char* name, const char* otherwise) {
 TEST(AgreementExplorerTest, WhateverHappensInWhateverOrderTheInvariantsHold) {
   const uint64_t first = FromEnvironment("BUCKETD_SEED", "1");
   const uint64_t schedules = FromEnvironment("BUCKETD_SCHEDULES", "5000");
-  Reached reached;
+  Reached reached = {
+      {"plans", 0},     // schedules with plans
+      {"gave_way", 0},  // jobs with ranks that waited, and ranks
+      {"fresh", 0},     // scopes that agreed on a plan that is not to be the pinned one
+      {"obeyed", 0},    // generations in which another server was first
+      {"swept", 0},     // jobs that nobody used
+      {"doubted", 0},   // scopes without a pin whose server stood still
+      {"kept_late", 0},
+  };
   for (uint64_t seed = first; seed < first + schedules; ++seed) {
-    ASSERT_EQ(Explorer(seed).Run(reached), "") << "seed " << seed;
+    ASSERT_EQ(Explorer(seed, reached).Run(), "") << "seed " << seed;
   }
-  EXPECT_GT(static_cast<uint64_t>(reached.plans) + 100, schedules / 5);
-  const std::map<std::string, int> all = {
-      {"gave_way", reached.gave_way}, {"fresh", reached.fresh},
-      {"obeyed", reached.obeyed},     {"swept", reached.swept},
-      {"doubted", reached.doubted},   {"kept_late", reached.kept_late}};
-  for (const auto& [what, times] : all) {
+  EXPECT_GT(static_cast<uint64_t>(reached["plans"]) + 100, schedules / 5);
+  for (const auto& [what, times] : reached) {
     EXPECT_TRUE(times > 0 || schedules < 1000) << what;
     RecordProperty(what, times);
   }

@@ -35,6 +35,7 @@ class RandomWorld {
   uint64_t Any(uint64_t below) { return random_() % below; }
   bool Chance(uint64_t percent) { return Any(100) < percent; }
   void Note(std::string line) { trace_.push_back(std::move(line)); }
+  // "": nothing is.
   void Wrong(const std::string& what) {
     if (wrong_.empty()) wrong_ = what;
   }

@@ -41,6 +41,17 @@ class PostgresStoreTest : public ::testing::Test {
     ASSERT_TRUE(made.ok()) << made.status();
     store_ = *std::move(made);
   }
+  void OpenWithAPlan() {
+    Open();
+    ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  }
+  static bool Eventually(const std::function<bool()>& condition) {
+    for (int tries = 0; tries < 1500; ++tries) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    return false;
+  }
   // The refusal, which names the place; nothing was made.
   std::string Refused(const std::string& url, absl::StatusCode code) {
     PostgresStoreOptions options = options_;
@@ -49,6 +60,7 @@ class PostgresStoreTest : public ::testing::Test {
     EXPECT_EQ(status.code(), code) << status;
     return std::string(status.message());
   }
+  std::string Ask(const std::string& query) { return cluster_.Ask(database_, query); }
   void Sql(const std::string& statements) { EXPECT_EQ(cluster_.Sql(database_, statements), ""); }
   std::string Get(const std::string& key) {
     const auto plan = store_->GetPlan(key);
@@ -101,8 +113,7 @@ TEST_F(PostgresStoreTest, OtherIsolationIsRefusedAndNothingMade) {
   const std::string cure = role + " SET default_transaction_isolation = 'read committed'";
   EXPECT_THAT(Refused(options_.url, kPrecondition),
               AllOf(HasSubstr("transactions are 'repeatable read' here"), HasSubstr(cure)));
-  EXPECT_EQ(cluster_.Ask(database_, "SELECT COUNT(*) FROM pg_tables WHERE tablename ~ 'bucketd'"),
-            "0");
+  EXPECT_EQ(Ask("SELECT COUNT(*) FROM pg_tables WHERE tablename ~ 'bucketd'"), "0");
   Sql(cure);
   Open();
 }
@@ -110,7 +121,7 @@ TEST_F(PostgresStoreTest, OtherIsolationIsRefusedAndNothingMade) {
 TEST_F(PostgresStoreTest, TablesOfSomebodyElseAreRefusedAndLeftAlone) {
   Sql("CREATE TABLE bucketd_plan(mine TEXT); INSERT INTO bucketd_plan VALUES('x')");
   EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("name another database"));
-  EXPECT_EQ(cluster_.Ask(database_, "SELECT mine FROM bucketd_plan"), "x");
+  EXPECT_EQ(Ask("SELECT mine FROM bucketd_plan"), "x");
   EXPECT_EQ(cluster_.Ask(database_,
                          "SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE "
                          "'bucketd%'"),
@@ -120,8 +131,7 @@ TEST_F(PostgresStoreTest, TablesOfSomebodyElseAreRefusedAndLeftAlone) {
 }
 
 TEST_F(PostgresStoreTest, AServerRunsOnItsSchemaAndTheNextAndRefusesOthersUntouched) {
-  Open();
-  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  OpenWithAPlan();
   Sql("UPDATE bucketd_schema SET version = 3, min_reader = 1");
   Open();
   EXPECT_EQ(Get(KeyOf(1)), "kept") << "what is new was added; what is old is still there";
@@ -129,19 +139,18 @@ TEST_F(PostgresStoreTest, AServerRunsOnItsSchemaAndTheNextAndRefusesOthersUntouc
   for (const std::string version : {"version = 3, min_reader = 3", "version = 4, min_reader = 1",
                                     "version = 0, min_reader = 0"}) {
     Sql("UPDATE bucketd_schema SET " + version);
-    const std::string before = cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema");
+    const std::string before = Ask("SELECT bucketd_schema FROM bucketd_schema");
     const std::string why = Refused(options_.url, kPrecondition);
     EXPECT_THAT(why, HasSubstr("this one knows schema 2, and takes 1 to 3 where")) << version;
     EXPECT_THAT(why, HasSubstr("start a bucketd of the version that wrote it")) << version;
-    EXPECT_EQ(cluster_.Ask(database_, "SELECT bucketd_schema FROM bucketd_schema"), before);
+    EXPECT_EQ(Ask("SELECT bucketd_schema FROM bucketd_schema"), before);
   }
   Sql("DELETE FROM bucketd_schema");
   EXPECT_THAT(Refused(options_.url, kPrecondition), HasSubstr("restore it from a backup"));
 }
 
 TEST_F(PostgresStoreTest, AServerThatRunsStopsAtAVersionThatIsNotForIt) {
-  Open();
-  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  OpenWithAPlan();
   const auto look = [&](const std::string& change, bool ours) {
     Sql(change);
     EXPECT_EQ(store_->Version().ok(), ours) << change;  // what servers do once a second
@@ -160,22 +169,21 @@ TEST_F(PostgresStoreTest, AServerThatRunsStopsAtAVersionThatIsNotForIt) {
 }
 
 TEST_F(PostgresStoreTest, WhatTheVersionBeforeDidNotHaveIsAddedAndItsServersStillRun) {
-  Open();
-  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  OpenWithAPlan();
   store_.reset();
   Sql("DROP TABLE bucketd_audit; UPDATE bucketd_schema SET version = 1, min_reader = 1");
   options_.read_only = true;
   Open();
   EXPECT_EQ(Get(KeyOf(1)), "kept");
   EXPECT_TRUE(store_->ListAudit({}, 10)->empty()) << "nothing is added by who only looks";
-  EXPECT_EQ(cluster_.Ask(database_, "SELECT version FROM bucketd_schema"), "1");
+  EXPECT_EQ(Ask("SELECT version FROM bucketd_schema"), "1");
   options_.read_only = false;
   Open();
   EXPECT_EQ(Get(KeyOf(1)), "kept");
   const AuditLine line{{"ops", "", "*"}, "team", "pin", "job", "", "plan"};
   ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "key", "value", &line).ok());
   EXPECT_EQ(store_->ListAudit({}, 10)->size(), 1U);
-  EXPECT_EQ(cluster_.Ask(database_, "SELECT version * 10 + min_reader FROM bucketd_schema"), "21")
+  EXPECT_EQ(Ask("SELECT version * 10 + min_reader FROM bucketd_schema"), "21")
       << "a server of schema 1 works with versions 1 and 2 whose earliest reader is 1";
 }
 
@@ -212,8 +220,7 @@ TEST_F(PostgresStoreTest, ADamagedValueIsToldOnceAndNeverGivenOut) {
 }
 
 TEST_F(PostgresStoreTest, ConnectionsThatBreakAreMadeAnewAndNothingIsLost) {
-  Open();
-  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  OpenWithAPlan();
   cluster_.Stop();
   EXPECT_EQ(Get(KeyOf(1)), "UNAVAILABLE") << "not \"there is none\"";
   EXPECT_EQ(store_->PutPlan(KeyOf(2), "team", "2").code(), kUnavailable);
@@ -221,10 +228,7 @@ TEST_F(PostgresStoreTest, ConnectionsThatBreakAreMadeAnewAndNothingIsLost) {
   EXPECT_EQ(counts_.writes[StoreWrite::kError], 1);
   EXPECT_THAT(counts_.problems, HasSubstr(store_->place()));
   cluster_.Start();
-  for (int tries = 0; tries < 500 && Get(KeyOf(1)) != "kept"; ++tries) {
-    std::this_thread::sleep_for(milliseconds(20));
-  }
-  EXPECT_EQ(Get(KeyOf(1)), "kept");
+  EXPECT_TRUE(Eventually([&] { return Get(KeyOf(1)) == "kept"; }));
   cluster_.Stop();
   cluster_.Start();
   EXPECT_EQ(Get(KeyOf(1)), "kept") << "the first call after a restart finds the new one";
@@ -262,8 +266,7 @@ class SilenceTest : public PostgresStoreTest {
  protected:
   void SetUp() override {
     PostgresStoreTest::SetUp();
-    Open();
-    ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+    OpenWithAPlan();
     ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "0").ok());
     options_.call_timeout = milliseconds(700);
     Open();
@@ -273,20 +276,14 @@ class SilenceTest : public PostgresStoreTest {
   void WaitForStandby(bool waits) {
     const std::string name = waits ? "nobody" : "";
     Sql("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'");
-    cluster_.Ask(database_, "SELECT pg_reload_conf()");
-    for (int tries = 0; tries < 500; ++tries) {
-      if (cluster_.Ask(database_, "SHOW synchronous_standby_names") == name) return;
-      std::this_thread::sleep_for(milliseconds(20));
-    }
+    Ask("SELECT pg_reload_conf()");
+    Eventually([&] { return Ask("SHOW synchronous_standby_names") == name; });
   }
   std::thread During(const std::string& statements) {
     std::thread other([this, statements] {
       cluster_.Sql(database_, "BEGIN; " + statements + "; SELECT pg_sleep(3); COMMIT");
     });
-    for (int tries = 0; tries < 500; ++tries) {
-      if (cluster_.Ask(database_, kSleeping) == "1") break;
-      std::this_thread::sleep_for(milliseconds(20));
-    }
+    Eventually([&] { return Ask(kSleeping) == "1"; });
     return other;
   }
   static milliseconds Took(const std::function<void()>& call) {
@@ -297,12 +294,7 @@ class SilenceTest : public PostgresStoreTest {
   absl::Status Put() { return store_->PutRecord(Shelf::kPins, "new", "value"); }
   // How long until it is written.
   milliseconds UntilWritten() {
-    return Took([&] {
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (!Put().ok() && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(milliseconds(10));
-      }
-    });
+    return Took([&] { Eventually([&] { return Put().ok(); }); });
   }
 
   static constexpr char kSleeping[] =
@@ -325,11 +317,11 @@ TEST_F(SilenceTest, WhileNoCommitEndsWritesFailAtOnceAndReadsGoOn) {
   absl::Status put;
   EXPECT_LT(Took([&] { put = Put(); }), milliseconds(650)) << "no more when the pool has asked";
   EXPECT_THAT(put.message(), HasSubstr("did not answer in time"));
-  EXPECT_LE(std::stoi(cluster_.Ask(database_, kWaiting)), 3)
+  EXPECT_LE(std::stoi(Ask(kWaiting)), 3)
       << "the pool leaves no session behind for each time it asked";
   WaitForStandby(false);
   EXPECT_LT(UntilWritten(), std::chrono::seconds(4));
-  EXPECT_EQ(cluster_.Ask(database_, "SELECT COUNT(*) FROM bucketd_record WHERE shelf = 0"), "0");
+  EXPECT_EQ(Ask("SELECT COUNT(*) FROM bucketd_record WHERE shelf = 0"), "0");
 }
 
 TEST_F(SilenceTest, WhatWritesAgainIsToldThoughNobodyWrites) {
@@ -369,14 +361,14 @@ TEST_F(SilenceTest, WhoOnlyLooksWritesNothingToFindOutEither) {
   other.join();
   std::this_thread::sleep_for(std::chrono::seconds(3));
   EXPECT_EQ(Get(KeyOf(1)), "kept");
-  EXPECT_EQ(cluster_.Ask(database_, "SELECT is_called FROM inserts"), "f");
+  EXPECT_EQ(Ask("SELECT is_called FROM inserts"), "f");
 }
 
 TEST_F(SilenceTest, ALoneCallThatWaitsKeepsNobodyElseFromWriting) {
   std::thread other = During("UPDATE bucketd_record SET write_id = 1 WHERE key = 'k'");
   EXPECT_EQ(store_->PutRecord(Shelf::kPins, "k", "1").code(), kUnavailable);
   EXPECT_LT(UntilWritten(), milliseconds(1500));
-  EXPECT_EQ(cluster_.Ask(database_, kSleeping), "1") << "it was over by then";
+  EXPECT_EQ(Ask(kSleeping), "1") << "it was over by then";
   other.join();
 }
 
@@ -388,7 +380,7 @@ TEST_F(SilenceTest, WhoWaitsWhenTheProcessEndsWaitsForASecond) {
   std::thread writer([&] {
     while (written.ok()) written = Put();
   });
-  while (cluster_.Ask(database_, kWaiting) == "0") continue;
+  while (Ask(kWaiting) == "0") continue;
   const milliseconds took = Took([&] {
     store_->Hurry();
     writer.join();
@@ -435,20 +427,13 @@ class FailoverTest : public PostgresStoreTest {
     cluster_.Stop();
     cluster_.Start();
   }
-  absl::Status PutWithin(std::chrono::seconds time) {
-    const auto end = std::chrono::steady_clock::now() + time;
-    absl::Status put = store_->PutPlan(KeyOf(2), "team", "2");
-    while (!put.ok() && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(milliseconds(20));
-      put = store_->PutPlan(KeyOf(2), "team", "2");
-    }
-    return put;
+  bool EventuallyPut() {
+    return Eventually([this] { return store_->PutPlan(KeyOf(2), "team", "2").ok(); });
   }
 };
 
 TEST_F(FailoverTest, WhoTakesNoWritesIsNotAskedForPlansEither) {
-  Open();
-  ASSERT_TRUE(store_->PutPlan(KeyOf(1), "team", "kept").ok());
+  OpenWithAPlan();
   TakesWrites(false);
   Restart();
   EXPECT_EQ(Get(KeyOf(1)), "UNAVAILABLE") << "a standby may lag behind";
@@ -456,7 +441,7 @@ TEST_F(FailoverTest, WhoTakesNoWritesIsNotAskedForPlansEither) {
   looking.read_only = true;
   EXPECT_TRUE(PostgresStore::Open(looking).ok()) << "a standby will do for who only looks";
   TakesWrites(true);
-  EXPECT_TRUE(PutWithin(std::chrono::seconds(20)).ok());
+  EXPECT_TRUE(EventuallyPut()) << counts_.problems;
   EXPECT_EQ(Get(KeyOf(1)), "kept");
 }
 
@@ -469,8 +454,7 @@ TEST_F(FailoverTest, AConnectionThatTakesNoWritesIsLeftForANewOne) {
   EXPECT_EQ(refused.code(), kUnavailable);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("25006"));
   TakesWrites(true);
-  const absl::Status put = PutWithin(std::chrono::seconds(20));
-  EXPECT_TRUE(put.ok()) << put;
+  EXPECT_TRUE(EventuallyPut()) << counts_.problems;
 }
 
 TEST_F(FailoverTest, AHostThatSaysNothingIsPassedOver) {
@@ -494,16 +478,14 @@ TEST_F(FailoverTest, AHostThatSaysNothingIsPassedOver) {
 }
 
 // An operator who ends the wait for a standby has the engine say that the commit is done.
-TEST_F(PostgresStoreTest, ACommitWhoseWaitForAStandbyWasCancelledIsMadeAgain) {
+TEST_F(SilenceTest, ACommitWhoseWaitForAStandbyWasCancelledIsMadeAgain) {
   options_.call_timeout = std::chrono::seconds(120);
   Open();
-  ASSERT_TRUE(store_->PutRecord(Shelf::kPins, "k", "0").ok());
-  Sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
-  cluster_.Ask(database_, "SELECT pg_reload_conf()");
+  WaitForStandby(true);
   std::atomic<bool> is_last = false;
   int writes = 0;
   absl::Status written;
-  std::thread writer([&] {  // until one waits: the engine reads its configuration when it likes
+  std::thread writer([&] {  // until one waits
     while (written.ok() && !is_last) {
       written =
           store_->ReplaceRecord(Shelf::kPins, "k", absl::StrCat(writes), absl::StrCat(writes + 1));
@@ -512,12 +494,10 @@ TEST_F(PostgresStoreTest, ACommitWhoseWaitForAStandbyWasCancelledIsMadeAgain) {
   });
   const auto waits = [&](const std::string& what) {
     std::string found;
-    for (int tries = 0; tries < 1500 && found.empty(); ++tries) {
-      std::this_thread::sleep_for(milliseconds(20));
-      found = cluster_.Ask(
-          database_, "SELECT " + what + " FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
-      if (absl::StartsWith(found, "?")) found.clear();
-    }
+    Eventually([&] {
+      found = Ask("SELECT " + what + " FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+      return !found.empty() && !absl::StartsWith(found, "?");
+    });
     return found;
   };
   EXPECT_NE(waits("pid"), "");
@@ -527,8 +507,7 @@ TEST_F(PostgresStoreTest, ACommitWhoseWaitForAStandbyWasCancelledIsMadeAgain) {
         << (again ? "made again, it found all there and waited for nobody" : "");
   }
   EXPECT_NE(waits("pid"), "") << "and again";
-  Sql("ALTER SYSTEM RESET synchronous_standby_names");
-  cluster_.Ask(database_, "SELECT pg_reload_conf()");
+  WaitForStandby(false);
   writer.join();
   EXPECT_TRUE(written.ok()) << written;
   EXPECT_EQ(store_->GetRecord(Shelf::kPins, "k")->value_or(""), absl::StrCat(writes));
