@@ -93,11 +93,9 @@ Shares::Id Shares::SpareOf(const Path& owner) const {
   return at->spare.empty() ? 0 : at->spare.begin()->second;
 }
 
-std::pair<std::string, std::string> ShareOf(absl::string_view tenant, absl::string_view host,
-                                            bool tenant_is_known) {
-  std::pair<std::string, std::string> share(absl::StrCat("peer ", host),
-                                            absl::StrCat("tenant ", tenant));
-  if (tenant_is_known) share.first.swap(share.second);
+Shares::Path ShareOf(absl::string_view tenant, absl::string_view host, bool tenant_is_known) {
+  Shares::Path share = {absl::StrCat("peer ", host), absl::StrCat("tenant ", tenant)};
+  if (tenant_is_known) share[0].swap(share[1]);
   return share;
 }
 

@@ -70,7 +70,6 @@ class Shares {
 // By whom places are shared: a peer is a host. Where callers are known the tenant comes before the
 // host, so that a tenant with many hosts has one share; where they are not, anybody may name any
 // tenant, and the host comes first.
-std::pair<std::string, std::string> ShareOf(absl::string_view tenant, absl::string_view host,
-                                            bool tenant_is_known);
+Shares::Path ShareOf(absl::string_view tenant, absl::string_view host, bool tenant_is_known);
 
 }  // namespace bucketd

@@ -28,33 +28,33 @@ WorkerPool::WorkerPool(int threads, int max_queued, int most_of_one)
 WorkerPool::~WorkerPool() { Stop(); }
 
 bool WorkerPool::TrySubmit(std::function<void()> job) {
-  Work work{{}, std::move(job), nullptr}, displaced;
+  Work work{.job = std::move(job)}, displaced;
   const bool taken = Enqueue(work, displaced);
   if (displaced.refused != nullptr) displaced.refused();
   return taken;
 }
 
-void WorkerPool::Submit(const Share& share, std::function<void()> job,
+void WorkerPool::Submit(const Shares::Path& share, std::function<void()> job,
                         std::function<void()> refused) {
-  Work work{share, std::move(job), std::move(refused)}, displaced;
+  Work work{.job = std::move(job), .refused = std::move(refused)}, displaced;
+  if (!share.empty()) work.share = share;
   if (!Enqueue(work, displaced)) work.refused();
   if (displaced.refused != nullptr) displaced.refused();
 }
 
 bool WorkerPool::Enqueue(Work& work, Work& displaced) {
-  const Shares::Path path = {work.share.first, work.share.second};
   {
     const absl::MutexLock lock(&mutex_);
     if (stopped_) return false;
     // Jobs that an idle thread is about to take do not count as waiting.
     if (running_ + queue_.size() >= threads_wanted_ + max_queued_) {
-      const Id gives_way = shares_.GivesWayTo(path);
+      const Id gives_way = shares_.GivesWayTo(work.share);
       if (gives_way == 0) return false;
       displaced = TakeOut(gives_way);
     }
     const Id id = ++last_id_;
-    lines_[work.share.first].waiting[work.share.second].insert(id);
-    if (work.refused != nullptr) shares_.Add(path, id);
+    lines_[work.share[0]].waiting[work.share[1]].insert(id);
+    if (work.refused != nullptr) shares_.Add(work.share, id);
     queue_.emplace(id, std::move(work));
   }
   changed_.Signal();
@@ -65,13 +65,12 @@ WorkerPool::Work WorkerPool::TakeOut(Id id) {
   const auto at = queue_.find(id);
   Work work = std::move(at->second);
   queue_.erase(at);
-  const auto& [outer, inner] = work.share;
-  const auto line = lines_.find(outer);
-  const auto waiting = line->second.waiting.find(inner);
+  const auto line = lines_.find(work.share[0]);
+  const auto waiting = line->second.waiting.find(work.share[1]);
   waiting->second.erase(id);
   if (waiting->second.empty()) line->second.waiting.erase(waiting);
   if (line->second.waiting.empty() && line->second.running == 0) lines_.erase(line);
-  if (work.refused != nullptr) shares_.Remove({outer, inner}, id);
+  if (work.refused != nullptr) shares_.Remove(work.share, id);
   return work;
 }
 

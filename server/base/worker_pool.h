@@ -9,7 +9,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -21,10 +20,6 @@ namespace bucketd {
 
 class WorkerPool {
  public:
-  // Whom a job is done for (ShareOf, shares.h): the first ones take turns, and within one its
-  // second ones. Jobs of one share begin in the order in which they came.
-  using Share = std::pair<std::string, std::string>;
-
   // At most `max_queued` jobs wait beside the `threads` that run, and at most `most_of_one` of the
   // same first share run; 0: no such bound.
   WorkerPool(int threads, int max_queued, int most_of_one = 0);
@@ -35,22 +30,24 @@ class WorkerPool {
   // Nobody's in particular. False: the queue is full or the pool has stopped, and `job` will not
   // run. Never blocks, never runs the job on the caller's thread.
   bool TrySubmit(std::function<void()> job);
-  // Instead of `job`, where the queue is full or the pool has stopped, `refused`: here, or where
+  // `share`: whom it is done for (ShareOf, shares.h), or empty: the first names take turns, and
+  // within one its second ones. Jobs of one share begin in the order in which they came. Instead of
+  // `job`, where the queue is full or the pool has stopped, `refused`: here, or where
   // another one is handed in later. The newest of whoever has most in the queue gives way.
-  void Submit(const Share& share, std::function<void()> job, std::function<void()> refused);
+  void Submit(const Shares::Path& share, std::function<void()> job, std::function<void()> refused);
   // Jobs that run end; jobs that are queued are dropped; threads are joined. Not from a job.
   void Stop();
 
  private:
   using Id = uint64_t;
   struct Work {
-    Share share;
-    std::function<void()> job;
-    std::function<void()> refused;  // null: it does not give way
+    Shares::Path share = {"", ""};
+    std::function<void()> job = nullptr;
+    std::function<void()> refused = nullptr;  // null: it does not give way
   };
-  struct Line {  // of one first share
+  struct Line {  // of one first name
     size_t running = 0;
-    std::map<std::string, std::set<Id>> waiting;  // by second share
+    std::map<std::string, std::set<Id>> waiting;  // by second name
     std::string last;                             // whose turn it was
   };
 
@@ -67,7 +64,7 @@ class WorkerPool {
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::map<Id, Work> queue_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Line> lines_ ABSL_GUARDED_BY(mutex_);  // by first share
+  std::map<std::string, Line> lines_ ABSL_GUARDED_BY(mutex_);  // by first name
   std::string last_ ABSL_GUARDED_BY(mutex_);                   // whose turn it was
   Shares shares_ ABSL_GUARDED_BY(mutex_);                      // of what may give way
   Id last_id_ ABSL_GUARDED_BY(mutex_) = 0;

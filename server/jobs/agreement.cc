@@ -271,7 +271,7 @@ void Agreement::Run(Due due) {
   for (const std::function<void()>& call : due.calls) call();
 }
 
-void Agreement::Submit(WorkerPool& pool, const WorkerPool::Share& share, std::function<void()> run,
+void Agreement::Submit(WorkerPool& pool, const Shares::Path& share, std::function<void()> run,
                        std::function<void()> refused) {
   const auto named = [call = CurrentCall()](std::function<void()> what) {
     return [call, what = std::move(what)] {
@@ -285,16 +285,14 @@ void Agreement::Submit(WorkerPool& pool, const WorkerPool::Share& share, std::fu
 // Whose it is. What a job that is known here reads and writes has one share, and so begins in the
 // order in which it was decided.
 template <typename Action>
-WorkerPool::Share Agreement::ShareOfWork(const Action& action) const {
-  Shares::Path share;
+Shares::Path Agreement::ShareOfWork(const Action& action) const {
   if constexpr (requires { action.job; }) {
-    share = table_.ShareOf(action.job);
+    return table_.ShareOf(action.job);
   } else if constexpr (requires { action.fetch; }) {
-    share = table_.ShareOf(action.fetch.scope);
+    return table_.ShareOf(action.fetch.scope);
   } else {
-    share = table_.ShareOf(action.scope);
+    return table_.ShareOf(action.scope);
   }
-  return share.empty() ? WorkerPool::Share() : WorkerPool::Share(share[0], share[1]);
 }
 
 template <typename Action>

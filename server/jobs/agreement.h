@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "proto/peer.pb.h"
+#include "server/base/shares.h"
 #include "server/base/stripes.h"
 #include "server/base/timers.h"
 #include "server/base/worker_pool.h"
@@ -84,7 +85,7 @@ class Agreement {
     bool pattern = false;      // `job` is one, as of fnmatch(3), for all jobs that it fits
     bool by_operator = false;  // who waits is told to come again
     Actor by;
-    WorkerPool::Share share = {};  // ShareOf whoever asks (base/shares.h); an operator has none
+    Shares::Path share = {};  // ShareOf whoever asks (base/shares.h); an operator has none
   };
   struct Released {
     std::set<std::string> jobs;
@@ -109,12 +110,12 @@ class Agreement {
   class HereNow;
   struct Waiting {
     Done done;
-    WorkerPool::Share share;  // of whoever called
+    Shares::Path share;  // of whoever called
   };
   // What is to be done without the lock.
   struct Due {
     std::vector<std::pair<Done, Answer>> answers;
-    WorkerPool::Share share;  // of one of those
+    Shares::Path share;  // of one of those
     std::vector<Note> notes;
     std::vector<std::function<void()>> calls;
   };
@@ -129,10 +130,10 @@ class Agreement {
   Waiting TakeCaller(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run(Due due);
   // `run` on a worker when it is the share's turn; else `refused` (WorkerPool).
-  static void Submit(WorkerPool& pool, const WorkerPool::Share& share, std::function<void()> run,
+  static void Submit(WorkerPool& pool, const Shares::Path& share, std::function<void()> run,
                      std::function<void()> refused);
   template <typename Action>
-  WorkerPool::Share ShareOfWork(const Action& action) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  Shares::Path ShareOfWork(const Action& action) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Probe(const AskBroker& ask);
   void SweepPins();
   absl::StatusOr<Released> ReleaseNow(const Release& what);

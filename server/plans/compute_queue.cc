@@ -41,20 +41,19 @@ ComputeQueue::ComputeQueue(int slots, int max_queued)
 ComputeQueue::~ComputeQueue() { Stop(); }
 
 void ComputeQueue::Enter(const Work& work) {
-  const WorkShare& share = work.share;
-  EnterInto(outer_, share.outer, [](const std::string&) { return true; });
-  EnterInto(inner_, std::pair(share.outer, share.inner),
-            [&](const auto& other) { return other.first == share.outer; });
+  const Shares::Path& names = work.share.names;
+  EnterInto(outer_, names[0], [](const std::string&) { return true; });
+  EnterInto(inner_, names, [&](const Shares::Path& other) { return other[0] == names[0]; });
 }
 
 void ComputeQueue::Leave(const Work& work) {
-  LeaveFrom(outer_, work.share.outer);
-  LeaveFrom(inner_, std::pair(work.share.outer, work.share.inner));
+  LeaveFrom(outer_, work.share.names[0]);
+  LeaveFrom(inner_, work.share.names);
 }
 
 ComputeQueue::Work ComputeQueue::TakeOut(Queue::iterator at) {
   Work work = std::move(at->second);
-  shares_.Remove({work.share.outer, work.share.inner}, work.id);
+  shares_.Remove(work.share.names, work.id);
   queue_.erase(at);
   return work;
 }
@@ -64,13 +63,13 @@ ComputeQueue::Taken ComputeQueue::Submit(Work work) {
   const absl::MutexLock lock(&mutex_);
   if (stopped_) return {};
   if (running_.size() + queue_.size() >= slots_ + max_queued_) {
-    const Id id = shares_.GivesWayTo({work.share.outer, work.share.inner});
+    const Id id = shares_.GivesWayTo(work.share.names);
     if (id == 0) return {};
     displaced = TakeOut(queue_.find(id));
     Leave(displaced);
   }
   Enter(work);
-  shares_.Add({work.share.outer, work.share.inner}, work.id);
+  shares_.Add(work.share.names, work.id);
   const Id id = work.id;
   queue_.emplace(id, std::move(work));
   CancelUnwanted();
@@ -112,8 +111,7 @@ ComputeQueue::Queue::iterator ComputeQueue::Next() {
   for (auto at = queue_.begin(); at != queue_.end(); ++at) {
     const Work& work = at->second;
     if (IsExpensive(work) && expensive_running_ >= expensive_slots) continue;
-    const std::tuple used(outer_[work.share.outer].used,
-                          inner_[{work.share.outer, work.share.inner}].used);
+    const std::tuple used(outer_[work.share.names[0]].used, inner_[work.share.names].used);
     if (best != queue_.end() && used >= least) continue;
     best = at;
     least = used;
@@ -131,8 +129,8 @@ void ComputeQueue::Run() {
     }
     Work work = TakeOut(next);
     const WorkShare& share = work.share;
-    outer_[share.outer].used += work.cost_ms * kOfOneWeight / share.outer_weight;
-    inner_[{share.outer, share.inner}].used += work.cost_ms * kOfOneWeight / share.inner_weight;
+    outer_[share.names[0]].used += work.cost_ms * kOfOneWeight / share.outer_weight;
+    inner_[share.names].used += work.cost_ms * kOfOneWeight / share.inner_weight;
     if (IsExpensive(work)) ++expensive_running_;
     const std::atomic<bool>& cancelled =
         (running_[work.id] = std::make_unique<Running>())->cancelled;

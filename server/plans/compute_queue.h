@@ -11,7 +11,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -21,10 +20,10 @@
 
 namespace bucketd {
 
-// Whose work it is: `outer` shares the slots, `inner` what falls to that one. Tenants of callers
-// that are known come first, and then their hosts; else hosts do, since anybody may say any name.
+// Whose work it is (ShareOf, shares.h): the first name shares the slots, the second what falls to
+// that one.
 struct WorkShare {
-  std::string outer, inner;
+  Shares::Path names;
   int64_t outer_weight = 1, inner_weight = 1;  // of the slots, beside the others'
 };
 
@@ -85,9 +84,9 @@ class ComputeQueue {
   absl::Mutex mutex_;
   absl::CondVar changed_;
   Queue queue_ ABSL_GUARDED_BY(mutex_);
-  Shares shares_ ABSL_GUARDED_BY(mutex_);  // of queue_
-  Uses<std::string> outer_ ABSL_GUARDED_BY(mutex_);
-  Uses<std::pair<std::string, std::string>> inner_ ABSL_GUARDED_BY(mutex_);  // outer, inner
+  Shares shares_ ABSL_GUARDED_BY(mutex_);            // of queue_
+  Uses<std::string> outer_ ABSL_GUARDED_BY(mutex_);  // by first name
+  Uses<Shares::Path> inner_ ABSL_GUARDED_BY(mutex_);
   std::map<Id, std::unique_ptr<Running>> running_ ABSL_GUARDED_BY(mutex_);
   size_t expensive_running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

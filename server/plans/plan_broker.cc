@@ -14,6 +14,13 @@ using Clock = std::chrono::steady_clock;
 
 absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
 
+// Of a tenant's or host's callers those of one graph are one part.
+Shares::Path CallerShareOf(const PlanRequest& request) {
+  Shares::Path share = ShareOf(request);
+  share.push_back(request.graph_key);
+  return share;
+}
+
 double SecondsSince(SteadyTime since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
@@ -95,8 +102,7 @@ absl::Status PlanBroker::MakeRoomFor(const PlanRequest& request, Answers& answer
   const int32_t limit = parts_.options.max_waiting;
   const auto full = [limit](size_t held) { return static_cast<int64_t>(held) >= limit; };
   if (full(callers_.size())) {
-    const auto [outer, inner] = ShareOf(request);
-    const CallId displaced = shares_.GivesWayTo({outer, inner, request.graph_key});
+    const CallId displaced = shares_.GivesWayTo(CallerShareOf(request));
     if (displaced == 0) {
       return MakeError(Reason::kOverloaded, "too many callers wait", {.limit = limit});
     }
@@ -155,8 +161,7 @@ PlanBroker::CallId PlanBroker::AddCaller(Flight& flight, const PlanRequest& requ
   Caller& caller = callers_[call];
   caller.flight = &flight;
   caller.since = Clock::now();
-  const auto [outer, inner] = ShareOf(request);
-  caller.share = {outer, inner, request.graph_key};
+  caller.share = CallerShareOf(request);
   shares_.Add(caller.share, call);
   caller.done = std::move(done);
   caller.deadline_timer = parts_.timers.Schedule(AnswerBy(Clock::now(), deadline),

@@ -1,7 +1,6 @@
 // A flight's graph is here: it waits for a slot, is computed, and answers.
 #include <chrono>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,8 +17,7 @@
 
 namespace bucketd {
 WorkShare PlanBroker::WorkShareOf(const PlanRequest& request) const {
-  WorkShare share;
-  std::tie(share.outer, share.inner) = ShareOf(request);
+  WorkShare share{ShareOf(request)};
   const int64_t weight = parts_.quotas.WeightOf(request.tenant);
   (request.asker.tenant_is_known ? share.outer_weight : share.inner_weight) = weight;
   return share;

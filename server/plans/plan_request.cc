@@ -8,11 +8,10 @@
 #include "passes/plan_key.h"
 #include "passes/planner.h"
 #include "server/base/errors.h"
-#include "server/base/shares.h"
 
 namespace bucketd {
 
-std::pair<std::string, std::string> ShareOf(const PlanRequest& request) {
+Shares::Path ShareOf(const PlanRequest& request) {
   return ShareOf(request.tenant, request.asker.peer, request.asker.tenant_is_known);
 }
 

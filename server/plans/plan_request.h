@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,6 +14,7 @@
 #include "passes/cost/profile.h"
 #include "passes/pass/options.h"
 #include "server/base/byte_room.h"
+#include "server/base/shares.h"
 #include "server/base/trace_context.h"
 #include "server/graphs/graph_intake.h"
 #include "server/store/audit.h"
@@ -45,7 +45,7 @@ struct PlanRequest {
 };
 
 // Whose it is, coarse to fine, where things are shared (base/shares.h).
-std::pair<std::string, std::string> ShareOf(const PlanRequest& request);
+Shares::Path ShareOf(const PlanRequest& request);
 
 // Another profile, and the key that goes with it: for whoever knows better what "latest" was.
 void SetProfile(PlanRequest& request, std::shared_ptr<const KeyedProfile> profile);

@@ -91,8 +91,7 @@ class ReportReactor final : public StreamReactor {
     ASSIGN_OR_RETURN(const Caller caller, parts_.admission.Admit(Method::kReportCosts, context_));
     by_ = ActorOf(caller, context_);
     if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
-    const auto [outer, inner] = ShareOf(caller.tenant, HostOf(context_.peer()), !caller.any_tenant);
-    return Open({outer, inner});
+    return Open(ShareOf(caller.tenant, HostOf(context_.peer()), !caller.any_tenant));
   }
 
   absl::StatusOr<bool> Take(RequestBytes bytes) override {

@@ -37,8 +37,7 @@ JobRoutes::CallId JobRoutes::Take(RanksCall asks, Done done, Here here) {
     const absl::MutexLock lock(&mutex_);
     id = ++last_id_;
     Call& call = calls_[id];
-    const auto [outer, inner] = ShareOf(asks.tenant, asks.asker.peer, asks.asker.tenant_is_known);
-    call.share = {outer, inner};
+    call.share = ShareOf(asks.tenant, asks.asker.peer, asks.asker.tenant_is_known);
     gives_way = TakePlace(id, call);
     call.lease = JobLease(asks.tenant, asks.job);
     call.asks = std::move(asks);
@@ -192,7 +191,7 @@ void JobRoutes::Start(CallId id, Leg leg) {
     StayThere(id, leg, *owner);
   } else {
     parts_.pool.Submit(
-        {share[0], share[1]}, [this, name, id, leg] { LookUpNow(name, id, leg); },
+        share, [this, name, id, leg] { LookUpNow(name, id, leg); },
         [this, name] {
           TellAll(name, MakeError(Reason::kOverloaded, "too much is waiting for the store"),
                   nullptr);

@@ -53,7 +53,7 @@ void JobRoutes::StayThere(CallId id, Leg leg, const ReplicaId& owner) {
   const auto forward = [this, id, leg] { Forward(id, leg); };
   if (bring) {
     parts_.uploads.Submit(
-        {share[0], share[1]}, [this, id, leg] { BringGraph(id, leg); }, forward);
+        share, [this, id, leg] { BringGraph(id, leg); }, forward);
   } else {
     forward();
   }
@@ -258,7 +258,7 @@ void JobRoutes::UsePlan(CallId id, Leg leg, const ReplicaId& owner, const v1::Pl
     if (waiting.size() > 1) return;
   }
   parts_.pool.Submit(
-      {share[0], share[1]}, [this, key = plan.key(), graph] { ReadPlan(key, graph); },
+      share, [this, key = plan.key(), graph] { ReadPlan(key, graph); },
       [this, key = plan.key()] { TellPlan(key, nullptr); });
 }
 

@@ -44,8 +44,7 @@ v1::WatchEpochResponse ToProto(const Rendezvous::Fate& fate) {
 
 Shares::Path ShareOf(const Caller& caller, const std::string& tenant,
                      const CallbackServerContext& context) {
-  const auto [outer, inner] = bucketd::ShareOf(tenant, HostOf(context.peer()), !caller.any_tenant);
-  return {outer, inner};
+  return bucketd::ShareOf(tenant, HostOf(context.peer()), !caller.any_tenant);
 }
 
 // A call that waits in the rendezvous until it is answered or its caller goes away.

@@ -75,10 +75,8 @@ TEST(SharesTest, WhatWeighsMostGoesFirstOfWhoHoldsMost) {
 }
 
 TEST(SharesTest, HostsComeBeforeTenantsThatAnybodyMayName) {
-  EXPECT_EQ(ShareOf("t", "h", true),
-            std::make_pair(std::string("tenant t"), std::string("peer h")));
-  EXPECT_EQ(ShareOf("t", "h", false),
-            std::make_pair(std::string("peer h"), std::string("tenant t")));
+  EXPECT_EQ(ShareOf("t", "h", true), (Shares::Path{"tenant t", "peer h"}));
+  EXPECT_EQ(ShareOf("t", "h", false), (Shares::Path{"peer h", "tenant t"}));
 }
 
 }  // namespace

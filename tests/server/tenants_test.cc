@@ -145,11 +145,11 @@ std::vector<std::string> FirstOf(size_t count, int64_t weight_of_a, bool b_comes
                       ran.push_back(name);
                     }});
     };
-    submit(1, {"tenant c", "peer"}, "first");
+    submit(1, {{"tenant c", "peer"}}, "first");
     for (ComputeQueue::Id id = 2; id < 82; id += 2) {
       const std::string host = b_comes_from_many_hosts ? absl::StrCat("peer ", id) : "peer";
-      submit(id, {"tenant b", host, 1, 1}, "b");
-      submit(id + 1, {"tenant a", "peer", weight_of_a, 1}, "a");
+      submit(id, {{"tenant b", host}}, "b");
+      submit(id + 1, {{"tenant a", "peer"}, weight_of_a}, "a");
     }
     gate.unlock();
     while (true) {

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-using Share = WorkerPool::Share;
+using Share = Shares::Path;
 
 // What has run, and what was refused, in its order. The first job holds the only thread until all
 // others wait.

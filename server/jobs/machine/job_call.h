@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+
+#include "server/base/shares.h"
 
 namespace bucketd::v1 {
 class Job;
@@ -29,7 +30,7 @@ struct JobCall {
   std::vector<uint32_t> ranks;  // ascending, at least one, all below `size`
   uint32_t size = 0;            // 1 .. kMaxRanksOfScope
   bool fresh = false;
-  std::pair<std::string, std::string> share = {};    // ShareOf whoever calls (base/shares.h)
+  Shares::Path share = {"", ""};                     // ShareOf whoever calls
   std::shared_ptr<const ScopeRecords> records = {};  // null: they have not been read
 };
 

@@ -157,12 +157,11 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) {
     RETURN_IF_ERROR(CheckFirst(call.generation));
-    Shares::Path share = {call.share.first, call.share.second};
-    RETURN_IF_ERROR(MakeRoom(share, 1));
+    RETURN_IF_ERROR(MakeRoom(call.share, 1));
     auto made = std::make_unique<Job>();
     Job& job = *made;
     job.name = name;
-    job.share = std::move(share);
+    job.share = call.share;
     job.generation = call.generation;
     job.at = by_use_.insert(by_use_.end(), &job);
     jobs_.emplace(name, std::move(made));
@@ -177,7 +176,7 @@ absl::StatusOr<Job*> JobTable::JobOf(const JobCall& call) {
   if (call.generation > job.generation) BeginGeneration(job, call.generation);
   // A scope more needs room as a job more does, and it may be this job that gives way.
   if (context_.job_places.kept_bytes() > kMaxKeptBytes && !job.scopes.contains(call.scope)) {
-    RETURN_IF_ERROR(MakeRoom({call.share.first, call.share.second}, 0));
+    RETURN_IF_ERROR(MakeRoom(call.share, 0));
     return JobOf(call);
   }
   return &job;
@@ -211,8 +210,7 @@ void JobTable::Displace(Job& job) {
 void JobTable::MakePlace(const RankCame& event, const Scope& scope) {
   const int64_t limit = context_.limits.max_waiting_ranks;
   if (static_cast<int64_t>(context_.calls.size()) < limit || !scope.WouldWait(event)) return;
-  const CallId call =
-      context_.call_places.GivesWayTo({event.job.share.first, event.job.share.second});
+  const CallId call = context_.call_places.GivesWayTo(event.job.share);
   if (call == 0) return;
   context_.out.counts.push_back(Tally::kRankDisplaced);
   Scope& other = *context_.calls.find(call)->second.scope;

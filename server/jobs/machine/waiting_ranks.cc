@@ -21,11 +21,10 @@ void WaitingRanks::Add(CallId id, Scope& scope, Presented& presented, const JobC
   if (presented.calls.empty()) ++live_signatures_;
   presented.calls.insert(id);
   deadlines_.emplace(answer_by, id);
-  Shares::Path share = {job.share.first, job.share.second};
-  context_.call_places.Add(share, id);
+  context_.call_places.Add(job.share, id);
   context_.calls.emplace(
       id, WaitingCall{&scope, presented.index, RankList(job.ranks.begin(), job.ranks.end()),
-                      answer_by, std::move(share)});
+                      answer_by, job.share});
 }
 
 void WaitingRanks::Take(CallId id) {
