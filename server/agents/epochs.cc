@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
@@ -34,17 +33,16 @@ absl::Status Epochs::Take() {
     given = next_;
   }
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    absl::StatusOr<std::optional<std::string>> before = store_.GetRecord(Shelf::kSettings, kKey);
-    if (absl::IsDataLoss(before.status())) before = std::optional<std::string>();
-    RETURN_IF_ERROR(before.status());
+    ASSIGN_OR_RETURN(const std::optional<std::string> before,
+                     store_.FindRecord(Shelf::kSettings, kKey));
     uint64_t stored = 0;
-    if (before->has_value() && !absl::SimpleAtoi(**before, &stored)) stored = 0;
+    if (before.has_value() && !absl::SimpleAtoi(*before, &stored)) stored = 0;
     const uint64_t begin = std::max({stored, given, static_cast<uint64_t>(now_ms_())});
     const std::string end = absl::StrCat(begin + kBlock);
-    const AuditLine line{ServerItself(),      kAllTenants,          "epochs",
-                         "numbers of epochs", before->value_or(""), end};
+    const AuditLine line{ServerItself(),      kAllTenants,         "epochs",
+                         "numbers of epochs", before.value_or(""), end};
     CrashPoint("epochs: to be taken");
-    const absl::Status written = store_.ReplaceRecord(Shelf::kSettings, kKey, *before, end, &line);
+    const absl::Status written = store_.ReplaceRecord(Shelf::kSettings, kKey, before, end, &line);
     if (absl::IsAborted(written)) continue;
     RETURN_IF_ERROR(written);
     CrashPoint("epochs: taken");

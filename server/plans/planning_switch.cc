@@ -127,13 +127,6 @@ absl::StatusOr<bool> PlanningSwitch::Follow(const Told& last) {
   return store_.ReplaceRecord(Shelf::kSettings, kKey, std::nullopt, RecordOf(found)).ok();
 }
 
-// A damaged one counts as none.
-absl::StatusOr<std::optional<std::string>> PlanningSwitch::Stands() {
-  absl::StatusOr<std::optional<std::string>> record = store_.GetRecord(Shelf::kSettings, kKey);
-  if (absl::IsDataLoss(record.status())) record = std::optional<std::string>();
-  return record;
-}
-
 absl::Status PlanningSwitch::Replace(const std::optional<std::string>& before, const Told& last) {
   std::optional<std::string> after;
   if (!last.state.enabled) after = RecordOf(last.state);
@@ -144,7 +137,8 @@ absl::Status PlanningSwitch::Replace(const std::optional<std::string>& before, c
 
 // Another server may have been told to switch off meanwhile, and have said that it is done.
 absl::Status PlanningSwitch::Settle(const Told& last) {
-  ASSIGN_OR_RETURN(const std::optional<std::string> before, Stands());
+  ASSIGN_OR_RETURN(const std::optional<std::string> before,
+                   store_.FindRecord(Shelf::kSettings, kKey));
   if (last.state.enabled && before.has_value() && !known_.contains(*before)) {
     State found = Parse(*before);
     found.persisted = durable_;
@@ -161,7 +155,8 @@ absl::Status PlanningSwitch::Settle(const Told& last) {
 absl::Status PlanningSwitch::Write(const Told& last) {
   absl::Status written;
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    ASSIGN_OR_RETURN(const std::optional<std::string> before, Stands());
+    ASSIGN_OR_RETURN(const std::optional<std::string> before,
+                     store_.FindRecord(Shelf::kSettings, kKey));
     known_.clear();
     if (before.has_value()) known_.insert(*before);
     written = Replace(before, last);

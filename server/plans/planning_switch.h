@@ -77,7 +77,6 @@ class PlanningSwitch {
   void Show(State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: the store is to be asked again, even if nothing is written to it.
   absl::StatusOr<bool> Follow(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
-  absl::StatusOr<std::optional<std::string>> Stands() ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   absl::Status Replace(const std::optional<std::string>& before, const Told& last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);
   absl::Status Write(const Told& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setting_);

@@ -61,15 +61,11 @@ class SqliteStore final : public Store {
   absl::Status HoldPlan(absl::string_view key, absl::string_view holder, WallTime expires) override;
   absl::Status ReleaseHolds(absl::string_view holder) override;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
-  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                         const AuditLine* line = nullptr) override;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line = nullptr) override;
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override;
   absl::Status WriteTogether(const Changes& changes) override;
-  absl::Status EraseRecord(Shelf shelf, absl::string_view key,
-                           const AuditLine* line = nullptr) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view from, int32_t limit) override;
   absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,
@@ -205,10 +201,6 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::vector<AuditLineAt>> AuditLinesBefore(int64_t number, int32_t limit);
   absl::Status EraseAudit(const std::vector<int64_t>& numbers);
 
-  // `expected` not null: ReplaceRecord's `before`.
-  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
-                            const std::optional<absl::string_view>& value,
-                            const std::optional<std::string>* expected, const AuditLine* line);
   bool IsStill(int64_t shelf, absl::string_view key, const std::optional<std::string>& expected);
   // A record that is to be written, as it was found.
   struct Target {

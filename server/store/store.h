@@ -182,15 +182,27 @@ class Store {
   // With a line in the audit log, as all that take one: both are written or neither is, and no line
   // where nothing has changed. A log that is damaged does not keep what it is about from changing:
   // that is told to the observer.
-  virtual absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                                 const AuditLine* line = nullptr) = 0;
+  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
+                         const AuditLine* line = nullptr) {
+    return ChangeRecord(shelf, key, nullptr, value, line);
+  }
+  absl::Status EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line = nullptr) {
+    return ChangeRecord(shelf, key, nullptr, std::nullopt, line);
+  }
   // PutRecord, or for nullopt EraseRecord, if the value is still `before` (nullopt: there is none,
   // or a damaged one), whoever else has the store open. ABORTED: it is not, and nothing was
   // written; or it was erased by this call, whose answer the engine's link has lost once.
-  virtual absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                                     const std::optional<std::string>& before,
-                                     const std::optional<absl::string_view>& after,
-                                     const AuditLine* line = nullptr) = 0;
+  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
+                             const std::optional<std::string>& before,
+                             const std::optional<absl::string_view>& after,
+                             const AuditLine* line = nullptr) {
+    return ChangeRecord(shelf, key, &before, after, line);
+  }
+  // Any of the three; `before` null: whatever is there.
+  virtual absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                                    const std::optional<std::string>* before,
+                                    const std::optional<absl::string_view>& after,
+                                    const AuditLine* line) = 0;
   // What stands once `value` is put where there is no record, or a damaged one; then reads what is
   // asked `behind` that. In one trip where the engine can. ABORTED: what was there has gone
   // meanwhile.
@@ -200,8 +212,6 @@ class Store {
   // HoldPlan, and ReplaceRecord of each record, in one transaction. ABORTED: a record is not what
   // it was expected to be, `unless` is there, or there is no such plan; nothing was written.
   virtual absl::Status WriteTogether(const Changes& changes) = 0;
-  virtual absl::Status EraseRecord(Shelf shelf, absl::string_view key,
-                                   const AuditLine* line = nullptr) = 0;
   // In key order, keys that start with `prefix`, at most `limit` from `from` on. Damaged ones are
   // left out and counted, so pages may be short: the list is over where a page is empty, and goes
   // on with KeyBehind the last of one.

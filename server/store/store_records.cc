@@ -20,22 +20,6 @@ absl::StatusOr<std::optional<std::string>> SqliteStore::GetRecord(Shelf shelf,
   return std::move(row->value);
 }
 
-absl::Status SqliteStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                                    const AuditLine* line) {
-  return ChangeRecord(shelf, key, value, nullptr, line);
-}
-
-absl::Status SqliteStore::ReplaceRecord(Shelf shelf, absl::string_view key,
-                                        const std::optional<std::string>& before,
-                                        const std::optional<absl::string_view>& after,
-                                        const AuditLine* line) {
-  return ChangeRecord(shelf, key, after, &before, line);
-}
-
-absl::Status SqliteStore::EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) {
-  return ChangeRecord(shelf, key, std::nullopt, nullptr, line);
-}
-
 // What cannot be read is no value.
 bool SqliteStore::IsStill(int64_t shelf, absl::string_view key,
                           const std::optional<std::string>& expected) {
@@ -76,21 +60,21 @@ absl::Status SqliteStore::PutValue(SqliteDb& db, const Target& target,
 }
 
 absl::Status SqliteStore::ChangeRecord(Shelf on, absl::string_view key,
-                                       const std::optional<absl::string_view>& value,
-                                       const std::optional<std::string>* expected,
+                                       const std::optional<std::string>* before,
+                                       const std::optional<absl::string_view>& after,
                                        const AuditLine* line) {
   const auto shelf = static_cast<int64_t>(on);
-  const bool makes_room = !value.has_value() || on == Shelf::kSettings;
+  const bool makes_room = !after.has_value() || on == Shelf::kSettings;
   const absl::MutexLock lock(&write_mutex_);
   const Target target = Find(shelf, key);
-  if (expected != nullptr && !IsStill(shelf, key, *expected)) return Moved();
-  const bool nothing_to_erase = !value.has_value() && target.at.ok() && !target.at->has_value();
+  if (before != nullptr && !IsStill(shelf, key, *before)) return Moved();
+  const bool nothing_to_erase = !after.has_value() && target.at.ok() && !target.at->has_value();
   Lines lines;
   if (line != nullptr && !nothing_to_erase) lines = {line};
   const auto change = [&](SqliteDb& db) -> absl::Status {
     db.mutex().AssertHeld();
     ASSIGN_OR_RETURN(const bool there, IsThere(db, target));
-    return expected != nullptr && !there ? Moved() : PutValue(db, target, value);
+    return before != nullptr && !there ? Moved() : PutValue(db, target, after);
   };
   return WriteAudited({{shelf, key}}, makes_room ? Room::kReserve : Room::kDisk, lines, change);
 }

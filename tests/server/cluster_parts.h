@@ -67,18 +67,18 @@ class Refusing final : public ForwardingStore {
 
   explicit Refusing(Store& store, What refuses = What::kNothing)
       : ForwardingStore(store), what(refuses) {}
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
     const What now = what;
-    if ((now == What::kNew && !before.has_value()) ||
+    if ((now == What::kNew && !before->has_value()) ||
         (now == What::kWritten && after.has_value()) ||
         (now == What::kErased && !after.has_value())) {
       ++refused;
       return absl::UnavailableError("away");
     }
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+    return ForwardingStore::ChangeRecord(shelf, key, before, after, line);
   }
   std::atomic<What> what;
   std::atomic<int> refused = 0;

@@ -26,11 +26,11 @@ using ::testing::SizeIs;
 class LosesAnswers final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    const absl::Status wrote = ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
+    const absl::Status wrote = ForwardingStore::ChangeRecord(shelf, key, before, after, line);
     return wrote.ok() && loses ? absl::UnavailableError("lost") : wrote;
   }
   bool loses = false;
@@ -40,14 +40,14 @@ class LosesAnswers final : public ForwardingStore {
 class Interrupted final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    if (before_it != nullptr && before.has_value() && absl::StartsWith(key, "lease/")) {
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
+    if (before_it != nullptr && before->has_value() && absl::StartsWith(key, "lease/")) {
       std::exchange(before_it, nullptr)();
     }
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+    return ForwardingStore::ChangeRecord(shelf, key, before, after, line);
   }
   std::function<void()> before_it;
 };

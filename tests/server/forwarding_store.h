@@ -34,21 +34,14 @@ class ForwardingStore : public Store {
                                                        absl::string_view key) override {
     return inner_.GetRecord(shelf, key);
   }
-  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                         const AuditLine* line) override {
-    return inner_.PutRecord(shelf, key, value, line);
-  }
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    return inner_.ReplaceRecord(shelf, key, before, after, line);
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
+    return inner_.ChangeRecord(shelf, key, before, after, line);
   }
   absl::Status WriteTogether(const Changes& changes) override {
     return inner_.WriteTogether(changes);
-  }
-  absl::Status EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) override {
-    return inner_.EraseRecord(shelf, key, line);
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view from, int32_t limit) override {

@@ -41,12 +41,12 @@ class CountsTrips final : public ForwardingStore {
     ++trips;
     return ForwardingStore::GetRecord(shelf, key);
   }
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
     ++trips;
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+    return ForwardingStore::ChangeRecord(shelf, key, before, after, line);
   }
   absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
                                        ReadBehind* behind) override {

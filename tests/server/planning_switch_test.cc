@@ -241,28 +241,19 @@ TEST_F(SwitchTest, OnAFullDiskItHoldsAtOnceAndIsStoredWhenThereIsRoom) {
 class WritesLate final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
-  absl::Status EraseRecord(Shelf shelf, absl::string_view key, const AuditLine*) override {
-    return Later([this, shelf, key = std::string(key)] {
-      ForwardingStore::EraseRecord(shelf, key, nullptr).IgnoreError();
-    });
-  }
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine*) override {
-    return Later(
-        [this, shelf, key = std::string(key), before,
-         after = after.has_value() ? std::make_optional(std::string(*after)) : std::nullopt] {
-          ForwardingStore::ReplaceRecord(shelf, key, before, after, nullptr).IgnoreError();
-        });
-  }
-  std::function<void()> late;
-
- private:
-  absl::Status Later(std::function<void()> write) {
-    late = std::move(write);
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine*) override {
+    late = [this, shelf, key = std::string(key), asks = before != nullptr,
+            before = before == nullptr ? std::nullopt : *before,
+            after = after.has_value() ? std::make_optional(std::string(*after)) : std::nullopt] {
+      ForwardingStore::ChangeRecord(shelf, key, asks ? &before : nullptr, after, nullptr)
+          .IgnoreError();
+    };
     return absl::UnavailableError("no answer");
   }
+  std::function<void()> late;
 };
 
 TEST_F(SwitchTest, AWriteWithoutAnAnswerIsNotCarriedOutBehindWhatSomebodySaidSince) {
@@ -308,12 +299,12 @@ class CutOff final : public ForwardingStore {
     if (away) return absl::UnavailableError("away");
     return ForwardingStore::GetRecord(shelf, key);
   }
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
     if (away) return absl::UnavailableError("away");
-    const absl::Status done = ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+    const absl::Status done = ForwardingStore::ChangeRecord(shelf, key, before, after, line);
     return answers ? done : absl::UnavailableError("no answer");
   }
   bool away = false, answers = true;

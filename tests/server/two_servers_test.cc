@@ -222,12 +222,12 @@ TEST_F(TwoServersTest, NoJobGivesWayThatTheOtherOneHasUsedSinceItWasCounted) {
 class Interrupted final : public ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
     if (!after.has_value() && before_erasing) std::exchange(before_erasing, nullptr)();
-    return ForwardingStore::ReplaceRecord(shelf, key, before, after, line);
+    return ForwardingStore::ChangeRecord(shelf, key, before, after, line);
   }
   absl::Status ReleaseHolds(absl::string_view holder) override {
     if (before_releasing) std::exchange(before_releasing, nullptr)();

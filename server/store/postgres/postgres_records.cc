@@ -52,6 +52,21 @@ PgStatement Change(const RecordName& name, const std::optional<std::string>& bef
       .Int(id);
 }
 
+// PutRecord's and EraseRecord's.
+PgStatement Set(const RecordName& name, const std::optional<absl::string_view>& after, int64_t id) {
+  if (!after.has_value()) {
+    return Named(PgStatement("DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2"), name);
+  }
+  return Named(PgStatement("INSERT INTO bucketd_record(shelf, key, value, checksum, write_id) "
+                           "VALUES($1, $2, $3, $4, $5) ON CONFLICT(shelf, key) DO UPDATE SET "
+                           "value = excluded.value, checksum = excluded.checksum, "
+                           "write_id = excluded.write_id"),
+               name)
+      .Bytes(after)
+      .Bytes(AsBytes(ValueChecksum(name.key, *after)))
+      .Int(id);
+}
+
 PgStatement RowOf(const RecordName& name) {
   return Named(PgStatement("SELECT value, checksum, write_id FROM bucketd_record WHERE shelf = $1 "
                            "AND key = $2"),
@@ -134,57 +149,30 @@ absl::Status PostgresStore::ForgetRecord(Shelf shelf, absl::string_view key,
   return WriteOne(Change({shelf, std::string(key)}, std::string(value), std::nullopt, 0)).status();
 }
 
-absl::Status PostgresStore::PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                                      const AuditLine* line) {
-  std::vector<PgStatement> statements;
-  statements.push_back(
-      Audited(PgStatement("INSERT INTO bucketd_record(shelf, key, value, checksum, write_id) "
-                          "VALUES($1, $2, $3, $4, $5) ON CONFLICT(shelf, key) DO UPDATE SET "
-                          "value = excluded.value, checksum = excluded.checksum, "
-                          "write_id = excluded.write_id")
-                  .Int(static_cast<int64_t>(shelf))
-                  .Bytes(key)
-                  .Bytes(value)
-                  .Bytes(AsBytes(ValueChecksum(key, value)))
-                  .Int(NewWriteId()),
-              line));
-  CountChange(shelf, statements);
-  return Write(statements).status();
-}
-
-absl::Status PostgresStore::EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) {
-  std::vector<PgStatement> statements;
-  statements.push_back(
-      Audited(PgStatement("DELETE FROM bucketd_record WHERE shelf = $1 AND key = $2")
-                  .Int(static_cast<int64_t>(shelf))
-                  .Bytes(key),
-              line));
-  CountChange(shelf, statements);
-  return Write(statements).status();
-}
-
 // The condition stands in the write that it guards. What the row says after it decides, so that a
 // write whose answer was lost is simply made again. Of an erasure nothing is left to tell whose it
 // was: made again it is ABORTED, and whoever erases looks again at what stands.
-absl::Status PostgresStore::ReplaceRecord(Shelf shelf, absl::string_view key,
-                                          const std::optional<std::string>& before,
-                                          const std::optional<absl::string_view>& after,
-                                          const AuditLine* line) {
+absl::Status PostgresStore::ChangeRecord(Shelf shelf, absl::string_view key,
+                                         const std::optional<std::string>* before,
+                                         const std::optional<absl::string_view>& after,
+                                         const AuditLine* line) {
   const absl::Status moved = absl::AbortedError("another value was written meanwhile");
   const RecordName name{shelf, std::string(key)};
   const int64_t id = NewWriteId();
   std::vector<PgStatement> statements;
-  statements.push_back(Audited(Change(name, before, after, id), line));
-  statements.push_back(RowOf(name));
+  statements.push_back(
+      Audited(before == nullptr ? Set(name, after, id) : Change(name, *before, after, id), line));
+  if (before != nullptr) statements.push_back(RowOf(name));
   CountChange(shelf, statements);
   ASSIGN_OR_RETURN(const std::vector<PgResult> results, Write(statements));
+  if (before == nullptr) return absl::OkStatus();
   const PgResult& stands = results[1];
   if (!after.has_value()) {
-    const bool gone = before.has_value() ? results[0].affected() > 0 : stands.rows() == 0;
+    const bool gone = before->has_value() ? results[0].affected() > 0 : stands.rows() == 0;
     return gone ? absl::OkStatus() : moved;
   }
   if (stands.rows() > 0 && stands.Int(0, 2) == id) return absl::OkStatus();
-  if (before.has_value() || stands.rows() == 0) return moved;
+  if (before->has_value() || stands.rows() == 0) return moved;
   const std::string damaged(stands.Bytes(0, 0));
   if (IsWhole(key, damaged, stands.Bytes(0, 1))) return moved;
   return ReplaceRecord(shelf, key, damaged, after, line);  // a damaged value counts as none

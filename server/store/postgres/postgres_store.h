@@ -55,17 +55,13 @@ class PostgresStore final : public Store {
   absl::Status ReleaseHolds(absl::string_view holder) override;
   absl::StatusOr<std::optional<std::string>> GetRecord(Shelf shelf, absl::string_view key) override;
   Values GetRecords(absl::Span<const RecordName> names) override;
-  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                         const AuditLine* line = nullptr) override;
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line = nullptr) override;
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override;
   absl::StatusOr<Standing> PutIfAbsent(Shelf shelf, absl::string_view key, absl::string_view value,
                                        ReadBehind* behind = nullptr) override;
   absl::Status WriteTogether(const Changes& changes) override;
-  absl::Status EraseRecord(Shelf shelf, absl::string_view key,
-                           const AuditLine* line = nullptr) override;
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
                                                   absl::string_view from, int32_t limit) override;
   absl::StatusOr<std::vector<StoredPlan>> ListPlans(const PlanSelection& selection,

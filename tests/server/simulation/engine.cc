@@ -62,20 +62,12 @@ class EngineClient final : public Store {
     if (all.ok()) return *std::move(all);
     return All(names.size(), all.status());
   }
-  absl::Status PutRecord(Shelf shelf, absl::string_view key, absl::string_view value,
-                         const AuditLine* line) override {
-    return Write("PutRecord", [&] {
-      const absl::Status put = inner().PutRecord(shelf, key, value, line);
-      if (put.ok()) engine_.Wrote(shelf, std::string(key), std::string(value));
-      return put;
-    });
-  }
-  absl::Status ReplaceRecord(Shelf shelf, absl::string_view key,
-                             const std::optional<std::string>& before,
-                             const std::optional<absl::string_view>& after,
-                             const AuditLine* line) override {
-    return Write("ReplaceRecord", [&] {
-      const absl::Status put = inner().ReplaceRecord(shelf, key, before, after, line);
+  absl::Status ChangeRecord(Shelf shelf, absl::string_view key,
+                            const std::optional<std::string>* before,
+                            const std::optional<absl::string_view>& after,
+                            const AuditLine* line) override {
+    return Write("ChangeRecord", [&] {
+      const absl::Status put = inner().ChangeRecord(shelf, key, before, after, line);
       std::optional<std::string> value;
       if (after.has_value()) value = std::string(*after);
       if (put.ok()) engine_.Wrote(shelf, std::string(key), value);
@@ -91,13 +83,6 @@ class EngineClient final : public Store {
         engine_.Wrote(change.record.shelf, change.record.key, change.after);
       }
       return put;
-    });
-  }
-  absl::Status EraseRecord(Shelf shelf, absl::string_view key, const AuditLine* line) override {
-    return Write("EraseRecord", [&] {
-      const absl::Status gone = inner().EraseRecord(shelf, key, line);
-      if (gone.ok()) engine_.Wrote(shelf, std::string(key), std::nullopt);
-      return gone;
     });
   }
   absl::StatusOr<std::vector<Record>> ListRecords(Shelf shelf, absl::string_view prefix,
