@@ -211,75 +211,52 @@ class CostService final : public CostMethods {
 
   grpc::ServerUnaryReactor* ListProfiles(CallbackServerContext* context, const ByteBuffer* request,
                                          ByteBuffer* response) override {
-    return Run<v1::ListProfilesRequest>(
-        Method::kListProfiles, context, request, response,
-        [this](const v1::ListProfilesRequest& asked, const Actor&) { return List(asked.name()); });
+    return Run(Method::kListProfiles, context, request, response, &CostService::List,
+               /*changes=*/false);
   }
-
   grpc::ServerUnaryReactor* GetProfile(CallbackServerContext* context, const ByteBuffer* request,
                                        ByteBuffer* response) override {
-    return Run<v1::GetProfileRequest>(
-        Method::kGetProfile, context, request, response,
-        [this](const v1::GetProfileRequest& asked, const Actor&) { return Get(asked); });
+    return Run(Method::kGetProfile, context, request, response, &CostService::Get,
+               /*changes=*/false);
   }
-
   grpc::ServerReadReactor<ByteBuffer>* ReportCosts(CallbackServerContext* context,
                                                    ByteBuffer* response) override {
     return new ReportReactor(parts_, reports_, pool_, context, response);
   }
-
   grpc::ServerUnaryReactor* ImportProfile(CallbackServerContext* context, const ByteBuffer* request,
                                           ByteBuffer* response) override {
-    return Change<v1::ImportProfileRequest>(
-        Method::kImportProfile, context, request, response,
-        [this](const v1::ImportProfileRequest& asked, const Actor& by) {
-          return Import(asked, by);
-        },
-        kMostProfileBytes);
+    return Run(Method::kImportProfile, context, request, response, &CostService::Import,
+               /*changes=*/true, kMostProfileBytes);
   }
-
   grpc::ServerUnaryReactor* ProposeProfile(CallbackServerContext* context,
                                            const ByteBuffer* request,
                                            ByteBuffer* response) override {
-    return Change<v1::ProposeProfileRequest>(
-        Method::kProposeProfile, context, request, response,
-        [this](const v1::ProposeProfileRequest& asked, const Actor& by) {
-          return Propose(asked, by);
-        });
+    return Run(Method::kProposeProfile, context, request, response, &CostService::Propose,
+               /*changes=*/true);
   }
-
   grpc::ServerUnaryReactor* PromoteProfile(CallbackServerContext* context,
                                            const ByteBuffer* request,
                                            ByteBuffer* response) override {
-    return Change<v1::PromoteProfileRequest>(
-        Method::kPromoteProfile, context, request, response,
-        [this](const v1::PromoteProfileRequest& asked, const Actor& by) {
-          const auto version =
-              static_cast<int32_t>(std::min(asked.version(), static_cast<uint32_t>(kMaxVersion)));
-          return ToResponse<v1::PromoteProfileResponse>(
-              parts_.costs.Promote(asked.name(), version, PromotionKind::kPromote, by));
-        });
+    return Run(Method::kPromoteProfile, context, request, response, &CostService::Promote,
+               /*changes=*/true);
   }
-
   grpc::ServerUnaryReactor* RollbackProfile(CallbackServerContext* context,
                                             const ByteBuffer* request,
                                             ByteBuffer* response) override {
-    return Change<v1::RollbackProfileRequest>(
-        Method::kRollbackProfile, context, request, response,
-        [this](const v1::RollbackProfileRequest& asked, const Actor& by) {
-          return ToResponse<v1::RollbackProfileResponse>(parts_.costs.Rollback(asked.name(), by));
-        });
+    return Run(Method::kRollbackProfile, context, request, response, &CostService::Rollback,
+               /*changes=*/true);
   }
 
  private:
   static constexpr int32_t kMaxVersion = 2'000'000'000;
 
-  absl::StatusOr<v1::ListProfilesResponse> List(const std::string& name) {
+  absl::StatusOr<v1::ListProfilesResponse> List(const v1::ListProfilesRequest& asked,
+                                                const Actor&) {
     v1::ListProfilesResponse response;
-    for (const ProfileInfo& info : parts_.costs.List(name)) {
+    for (const ProfileInfo& info : parts_.costs.List(asked.name())) {
       *response.add_profiles() = ToProto(info);
     }
-    for (const HeldClass& held : parts_.cost_samples.List(name)) {
+    for (const HeldClass& held : parts_.cost_samples.List(asked.name())) {
       v1::HeldSamples& message = *response.add_samples();
       message.set_profile(held.profile);
       ClassToProto(held.of, *message.mutable_of());
@@ -290,7 +267,7 @@ class CostService final : public CostMethods {
     return response;
   }
 
-  absl::StatusOr<v1::GetProfileResponse> Get(const v1::GetProfileRequest& asked) {
+  absl::StatusOr<v1::GetProfileResponse> Get(const v1::GetProfileRequest& asked, const Actor&) {
     ASSIGN_OR_RETURN(const CostCatalog::ProfilePtr profile,
                      parts_.costs.Resolve(asked.profile(), asked.device_type()));
     ASSIGN_OR_RETURN(const ProfileInfo info, parts_.costs.Info(profile->name, profile->version));
@@ -326,6 +303,19 @@ class CostService final : public CostMethods {
     return response;
   }
 
+  absl::StatusOr<v1::PromoteProfileResponse> Promote(const v1::PromoteProfileRequest& asked,
+                                                     const Actor& by) {
+    const auto version =
+        static_cast<int32_t>(std::min(asked.version(), static_cast<uint32_t>(kMaxVersion)));
+    return ToResponse<v1::PromoteProfileResponse>(
+        parts_.costs.Promote(asked.name(), version, PromotionKind::kPromote, by));
+  }
+
+  absl::StatusOr<v1::RollbackProfileResponse> Rollback(const v1::RollbackProfileRequest& asked,
+                                                       const Actor& by) {
+    return ToResponse<v1::RollbackProfileResponse>(parts_.costs.Rollback(asked.name(), by));
+  }
+
   template <typename Response>
   static absl::StatusOr<Response> ToResponse(
       const absl::StatusOr<CostCatalog::Switched>& switched) {
@@ -336,28 +326,23 @@ class CostService final : public CostMethods {
     return response;
   }
 
-  template <typename Request, typename Call>
-  grpc::ServerUnaryReactor* Change(Method method, CallbackServerContext* context,
-                                   const ByteBuffer* given, ByteBuffer* response, Call call,
-                                   int64_t most = kMostRequestBytes) {
-    return Run<Request>(
-        method, context, given, response,
-        [this, call](const Request& request, const Actor& by) -> decltype(call(request, by)) {
-          if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
-          return call(request, by);
-        },
-        most);
-  }
+  template <typename Request, typename Response>
+  using Call = absl::StatusOr<Response> (CostService::*)(const Request&, const Actor&);
 
-  template <typename Request, typename Call>
+  template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Run(Method method, CallbackServerContext* context,
-                                const ByteBuffer* given, ByteBuffer* response, Call call,
+                                const ByteBuffer* given, ByteBuffer* response,
+                                Call<Request, Response> call, bool changes,
                                 int64_t most = kMostRequestBytes) {
     return AnswerOn<Request>(
         pool_, "calls about cost profiles", {method, *context, parts_.admission, parts_.metrics},
         given, response,
-        [call, context](const Request& request, const Caller& caller) {
-          return call(request, ActorOf(caller, *context));
+        [this, call, context, changes](const Request& request,
+                                       const Caller& caller) -> absl::StatusOr<Response> {
+          if (changes && parts_.draining) {
+            return MakeError(Reason::kDraining, "the server is shutting down");
+          }
+          return (this->*call)(request, ActorOf(caller, *context));
         },
         most);
   }
