@@ -110,6 +110,10 @@ absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFiel
   return status;
 }
 
+absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
+
+absl::Status CallerGone() { return MakeError(Reason::kCancelled, "the caller went away"); }
+
 absl::Status WithReason(Reason reason, const absl::Status& status) {
   return MakeError(reason, status.message());
 }

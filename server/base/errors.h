@@ -69,6 +69,9 @@ absl::string_view ReasonName(Reason reason);
 // The code follows from the reason; long messages are cut, since they travel in headers. OVERLOADED
 // and DRAINING also say when to come back, and so does QUOTA_USED_UP unless it lasts.
 absl::Status MakeError(Reason reason, absl::string_view message, const ErrorFields& fields = {});
+// What every call is told while the server shuts down (DRAINING), and who went away (CANCELLED).
+absl::Status DrainingError();
+absl::Status CallerGone();
 // `status` with a reason and its code; the message stays. For errors of the passes, which have
 // none.
 absl::Status WithReason(Reason reason, const absl::Status& status);

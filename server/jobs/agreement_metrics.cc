@@ -1,6 +1,5 @@
 #include "server/jobs/agreement_metrics.h"
 
-#include "server/base/add_metric.h"
 #include "server/base/metrics.h"
 #include "server/base/named.h"
 
@@ -40,7 +39,12 @@ static_assert(IsByPosition(kTallied, &Tallied::tally));
 }  // namespace
 
 AgreementMetrics::AgreementMetrics(Registry& r)
-    : seconds(prometheus::BuildHistogram()
+    : agreements(r, "bucketd_agreements_total", "Scopes by what came of them.", "outcome",
+                 kAgreementOutcomeNames),
+      replans(r, "bucketd_replans_total",
+              "Pinned plans whose cost profile has moved on, by what came of them.", "outcome",
+              kReplanOutcomeNames),
+      seconds(prometheus::BuildHistogram()
                   .Name("bucketd_agreement_seconds")
                   .Help("From a scope's first rank to its verdict.")
                   .Register(r)
@@ -55,15 +59,6 @@ AgreementMetrics::AgreementMetrics(Registry& r)
     prometheus::Labels labels;
     if (row.label != nullptr) labels.emplace(row.label, row.label_value);
     tallies_[i] = &AddCounter(r, row.name, row.help, labels);
-  }
-  for (size_t i = 0; i < kAgreementOutcomes; ++i) {
-    agreements_[i] = &AddCounter(r, "bucketd_agreements_total", "Scopes by what came of them.",
-                                 {{"outcome", kAgreementOutcomeNames[i].name}});
-  }
-  for (size_t i = 0; i < kReplanOutcomes; ++i) {
-    replans_[i] = &AddCounter(r, "bucketd_replans_total",
-                              "Pinned plans whose cost profile has moved on, by what came of them.",
-                              {{"outcome", kReplanOutcomeNames[i].name}});
   }
 }
 

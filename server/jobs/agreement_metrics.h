@@ -9,6 +9,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 
+#include "server/base/add_metric.h"
 #include "server/jobs/machine/actions.h"
 #include "server/jobs/machine/outcomes.h"
 
@@ -19,20 +20,14 @@ class AgreementMetrics {
   // `registry` outlives this.
   explicit AgreementMetrics(prometheus::Registry& registry);
 
-  prometheus::Counter& agreements(AgreementOutcome outcome) {
-    return *agreements_[static_cast<size_t>(outcome)];
-  }
-  prometheus::Counter& replans(ReplanOutcome outcome) {
-    return *replans_[static_cast<size_t>(outcome)];
-  }
   prometheus::Counter& tally(Tally tally) { return *tallies_[static_cast<size_t>(tally)]; }
 
  private:
-  std::array<prometheus::Counter*, kAgreementOutcomes> agreements_{};
-  std::array<prometheus::Counter*, kReplanOutcomes> replans_{};
   std::array<prometheus::Counter*, kTallies> tallies_{};
 
  public:
+  CounterBy<AgreementOutcome> agreements;
+  CounterBy<ReplanOutcome> replans;
   prometheus::Histogram& seconds;  // from a scope's first rank to its verdict
   prometheus::Gauge& jobs;
   prometheus::Gauge& scopes;

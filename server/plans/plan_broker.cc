@@ -12,8 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-absl::Status DrainingError() { return MakeError(Reason::kDraining, "the server is shutting down"); }
-
 // Of a tenant's or host's callers those of one graph are one part.
 Shares::Path CallerShareOf(const PlanRequest& request) {
   Shares::Path share = ShareOf(request);
@@ -207,7 +205,7 @@ void PlanBroker::Cancel(CallId call) {
   Answers answers;
   {
     const absl::MutexLock lock(&mutex_);
-    Remove(call, MakeError(Reason::kCancelled, "the caller went away"), answers);
+    Remove(call, CallerGone(), answers);
   }
   Send(std::move(answers));
 }

@@ -127,8 +127,7 @@ std::vector<PlanBroker::CallId> PlanBroker::AnswerLookers(Flight& flight, const 
       going_on.push_back(call);
       continue;
     }
-    Remove(call, cached_only ? none : MakeError(Reason::kDraining, "the server is shutting down"),
-           answers);
+    Remove(call, cached_only ? none : DrainingError(), answers);
   }
   return going_on;
 }

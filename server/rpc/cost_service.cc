@@ -90,7 +90,7 @@ class ReportReactor final : public StreamReactor {
   absl::Status Begin() {
     ASSIGN_OR_RETURN(const Caller caller, parts_.admission.Admit(Method::kReportCosts, context_));
     by_ = ActorOf(caller, context_);
-    if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
+    if (parts_.draining) return DrainingError();
     return Open(ShareOf(caller.tenant, HostOf(context_.peer()), !caller.any_tenant));
   }
 
@@ -340,7 +340,7 @@ class CostService final : public CostMethods {
         [this, call, context, changes](const Request& request,
                                        const Caller& caller) -> absl::StatusOr<Response> {
           if (changes && parts_.draining) {
-            return MakeError(Reason::kDraining, "the server is shutting down");
+            return DrainingError();
           }
           return (this->*call)(request, ActorOf(caller, *context));
         },

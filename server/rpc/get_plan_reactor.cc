@@ -139,7 +139,7 @@ class GetPlanReactor final : public ReadingReactor {
   }
 
   absl::Status Read(v1::GetPlanRequest& message, std::optional<JobCall>& job) {
-    if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
+    if (parts_.draining) return DrainingError();
     RequestBytes bytes = request_;  // Remember() looks at them, too
     ASSIGN_OR_RETURN(message, bytes.Read<v1::GetPlanRequest>(kAsTransportAllows));
     ASSIGN_OR_RETURN(const std::string tenant,

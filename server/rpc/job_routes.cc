@@ -128,9 +128,7 @@ void JobRoutes::FinishMoved(CallId id, Leg leg, const std::optional<ReplicaId>& 
   call->here(std::nullopt, holder);
 }
 
-void JobRoutes::Cancel(CallId id) {
-  End(id, MakeError(Reason::kCancelled, "the caller went away"));
-}
+void JobRoutes::Cancel(CallId id) { End(id, CallerGone()); }
 
 void JobRoutes::End(CallId id, const absl::Status& why) {
   std::optional<Call> call = TakeOut(id, std::nullopt);

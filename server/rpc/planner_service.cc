@@ -127,7 +127,7 @@ class PlannerService final : public PlannerMethods {
     if (admitted.ok()) admitted = bytes.Read<v1::GetCapabilitiesRequest>().status();
     // By this call clients choose between servers.
     if (admitted.ok() && parts_.draining) {
-      admitted = MakeError(Reason::kDraining, "the server is shutting down");
+      admitted = DrainingError();
     }
     if (admitted.ok()) {
       v1::GetCapabilitiesResponse capabilities = capabilities_;

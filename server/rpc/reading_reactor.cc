@@ -52,8 +52,7 @@ void ReadingReactor::AskLater() {
 }
 
 void ReadingReactor::AskOnWorker() {
-  const absl::Status room = cancelled_ ? MakeError(Reason::kCancelled, "the caller went away")
-                                       : held_.Resize(kHeldTimes * request_.size());
+  const absl::Status room = cancelled_ ? CallerGone() : held_.Resize(kHeldTimes * request_.size());
   if (room.ok()) {
     Ask();
   } else {

@@ -61,7 +61,7 @@ class WaitingReactor : public grpc::ServerUnaryReactor {
   void OnCancel() override {
     TakeFromGrpc(this);
     if (rendezvous_.Cancel(waits_)) {
-      End(MakeError(Reason::kCancelled, "the caller went away"), "");
+      End(CallerGone(), "");
     }
   }
   void OnDone() override {

@@ -38,7 +38,7 @@ class UploadReactor final : public StreamReactor {
 
   absl::Status Begin() {
     ASSIGN_OR_RETURN(caller_, parts_.admission.Admit(Method::kUploadGraph, context_));
-    if (parts_.draining) return MakeError(Reason::kDraining, "the server is shutting down");
+    if (parts_.draining) return DrainingError();
     RETURN_IF_ERROR(Open({HostOf(context_.peer())}));
     parts_.metrics.uploads_in_flight.Increment();
     return absl::OkStatus();

@@ -79,7 +79,7 @@ void JobTable::NoticeAStop() {
 
 void JobTable::On(RankCame& event) {
   if (context_.draining) {
-    context_.Tell(event.call, MakeError(Reason::kDraining, "the server is shutting down"));
+    context_.Tell(event.call, DrainingError());
   } else if (event.request->cached_only) {
     context_.Tell(event.call,
                   MakeError(Reason::kJobInvalid,

@@ -196,20 +196,18 @@ void Scope::CameWithGraph(Presented& presented, RankCame& event) {
 }
 
 void Scope::Handle(const CallerLeft& event) {
-  Answer(event.call, MakeError(Reason::kCancelled, "the caller went away"));
+  Answer(event.call, CallerGone());
   if (is_deserted()) {
     over_ = true;
   } else if (undecided() && context_.draining) {
-    Fail(MakeError(Reason::kDraining, "the server is shutting down"), AgreementOutcome::kSuperseded,
-         true);
+    Fail(DrainingError(), AgreementOutcome::kSuperseded, true);
   }
 }
 
 void Scope::Handle(const DrainBegan&) {
   const bool complete = ranks_.ranks() == size_;
   if (!undecided() || ranks_.none() || complete) return;
-  Fail(MakeError(Reason::kDraining, "the server is shutting down"), AgreementOutcome::kSuperseded,
-       true);
+  Fail(DrainingError(), AgreementOutcome::kSuperseded, true);
 }
 
 void Scope::Take(CallId call) {
