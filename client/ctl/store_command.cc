@@ -54,8 +54,7 @@ absl::Status RunStats(const LookArgs& args) {
                         {"held_plans", s.held_plans},
                         {"records", s.records},
                         {"file_bytes", s.file_bytes},
-                        {"oldest_use_ms",
-                         s.oldest_use ? Json(s.oldest_use->time_since_epoch().count()) : Json()},
+                        {"oldest_use_ms", s.oldest_use ? Json(MsOf(*s.oldest_use)) : Json()},
                         {"lost_commits", lost_commits}})
               .Text());
     return absl::OkStatus();

@@ -16,7 +16,7 @@ absl::StatusOr<v1::ListAuditResponse> Admin::ListAudit(const v1::ListAuditReques
   selection.who = request.who();
   selection.what = request.what();
   if (request.since_ms() > 0) {
-    selection.since = WallTime(std::chrono::milliseconds(request.since_ms()));
+    selection.since = WallAt(request.since_ms());
   }
   const absl::StatusOr<std::vector<AuditEntry>> entries =
       parts_.store.ListAudit(selection, limit + 1);
@@ -27,7 +27,7 @@ absl::StatusOr<v1::ListAuditResponse> Admin::ListAudit(const v1::ListAuditReques
       break;
     }
     v1::AuditEntry& to = *response.add_entries();
-    to.set_when_ms(entry.when.time_since_epoch().count());
+    to.set_when_ms(MsOf(entry.when));
     to.set_who(entry.line.by.who);
     to.set_peer(entry.line.by.peer);
     to.set_tenant(entry.line.tenant);

@@ -22,8 +22,6 @@ constexpr int32_t kAll = 10'000'000;
 constexpr size_t kMinHashDigits = 8;
 constexpr size_t kHashDigits = 64;
 
-int64_t Ms(WallTime time) { return time.time_since_epoch().count(); }
-
 std::string HashOf(absl::string_view key) { return ToHex(Sha256(key)); }
 
 bool IsHashOrItsBeginning(absl::string_view text) {
@@ -48,11 +46,6 @@ absl::Status Check(const v1::PlanSelection& selection) {
   return absl::OkStatus();
 }
 
-bool IsEmpty(const v1::PlanSelection& selection) {
-  return !selection.has_tenant() && selection.key_sha256().empty() &&
-         selection.graph_digest().empty() && selection.not_used_since_ms() == 0;
-}
-
 // What a key alone can say.
 bool Matches(const v1::PlanSelection& selection, absl::string_view key) {
   if (selection.has_tenant() && PlanKeyField(key, "tenant") != selection.tenant()) return false;
@@ -65,7 +58,7 @@ PlanSelection ForStore(const v1::PlanSelection& selection) {
   if (selection.has_tenant()) out.tenant = selection.tenant();
   if (selection.graph_digest().size() == kHashDigits) out.graph_digest = selection.graph_digest();
   if (selection.not_used_since_ms() > 0) {
-    out.not_used_since = WallTime(std::chrono::milliseconds(selection.not_used_since_ms()));
+    out.not_used_since = WallAt(selection.not_used_since_ms());
   }
   return out;
 }
@@ -174,8 +167,8 @@ absl::StatusOr<v1::ListPlansResponse> Admin::ListPlans(const v1::ListPlansReques
     v1::PlanInfo& plan = *response.add_plans();
     Describe(from.key, request.with_keys(), plan);
     plan.set_bytes(from.bytes);
-    plan.set_created_ms(Ms(from.created));
-    plan.set_used_ms(Ms(from.used));
+    plan.set_created_ms(MsOf(from.created));
+    plan.set_used_ms(MsOf(from.used));
     plan.set_held(from.held);
     plan.set_in_memory(in_memory.contains(from.key));
   }
@@ -186,7 +179,8 @@ absl::StatusOr<v1::EvictPlansResponse> Admin::EvictPlans(const v1::EvictPlansReq
                                                          const Actor& by) {
   const v1::PlanSelection& selection = request.selection();
   RETURN_IF_ERROR(Check(selection));
-  if (IsEmpty(selection) != request.all()) {
+  const bool is_empty = selection.ByteSizeLong() == 0;
+  if (is_empty != request.all()) {
     return MakeError(Reason::kRequestMalformed,
                      request.all() ? "all: a selection is given too; say one of the two"
                                    : "selection: it is empty; say `all` if that is meant");

@@ -15,9 +15,6 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 
-int64_t Millis(WallTime time) { return time.time_since_epoch().count(); }
-WallTime FromMillis(int64_t millis) { return WallTime(std::chrono::milliseconds(millis)); }
-
 // What another version wrote, or something else damaged behind the checksum's back, is none.
 template <typename Message>
 std::optional<Message> Parse(const Record& record) {
@@ -64,7 +61,7 @@ template <typename Message>
 std::string SetExpiry(const Record& record, WallTime expires) {
   std::optional<Message> message = Parse<Message>(record);
   if (!message.has_value()) return record.value;
-  message->set_expires_ms(Millis(expires));
+  message->set_expires_ms(MsOf(expires));
   return message->SerializeAsString();
 }
 
@@ -73,9 +70,9 @@ std::string SetExpiry(const Record& record, WallTime expires) {
 std::optional<Kept> KeptBy(const Record& record) {
   if (IsPin(record.key)) {
     const auto pin = Parse<v1::PinRecord>(record);
-    if (pin.has_value()) return Kept{FromMillis(pin->expires_ms()), pin->size()};
+    if (pin.has_value()) return Kept{WallAt(pin->expires_ms()), pin->size()};
   } else if (const auto job = Parse<v1::JobRecord>(record); job.has_value()) {
-    return Kept{FromMillis(job->expires_ms()), job->ranks()};
+    return Kept{WallAt(job->expires_ms()), job->ranks()};
   }
   return std::nullopt;
 }
@@ -117,8 +114,8 @@ std::string Serialize(const Pin& pin, WallTime expires) {
   record.set_plan_key(pin.plan_key);
   record.set_cost_profile(pin.profile_as_asked);
   record.set_plan_sha256(std::string(AsBytes(pin.plan_sha256)));
-  record.set_agreed_ms(Millis(WallNow()));
-  record.set_expires_ms(Millis(expires));
+  record.set_agreed_ms(WallNowMs());
+  record.set_expires_ms(MsOf(expires));
   return record.SerializeAsString();
 }
 
@@ -133,7 +130,7 @@ std::string Serialize(const JobMemory& memory, WallTime expires) {
     profile.set_asked(asked);
     profile.set_resolved(resolved);
   }
-  record.set_expires_ms(Millis(expires));
+  record.set_expires_ms(MsOf(expires));
   record.set_last_scope(memory.last_scope);
   record.set_ranks(memory.ranks);
   return record.SerializeAsString();
