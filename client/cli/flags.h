@@ -8,7 +8,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
+
+#include "client/cli/command_line.h"
 
 namespace CLI {
 class App;
@@ -76,6 +79,13 @@ class Command {
 
   // One that has subcommands wants one of them, and does nothing itself.
   Command AddCommand(const std::string& name, const std::string& about) const;
+  // One with arguments of its own: `run` gets them when it was parsed, and says how to exit, or
+  // what went wrong (Report).
+  template <typename Args>
+  struct WithArgs;
+  template <typename Args, typename Result>
+  WithArgs<Args> AddCommand(const std::string& name, const std::string& about,
+                            Result (*run)(const Args&)) const;
   // The same command; the help lists what is added through this handle under a heading.
   Command Under(const std::string& heading) const;
   // Text below the help: examples.
@@ -88,6 +98,27 @@ class Command {
   int* exit_;  // of the CommandLine
   std::string heading_;
 };
+
+template <typename Args>
+struct Command::WithArgs {
+  Command command;
+  Args& args;
+};
+
+template <typename Args, typename Result>
+Command::WithArgs<Args> Command::AddCommand(const std::string& name, const std::string& about,
+                                            Result (*run)(const Args&)) const {
+  const auto args = std::make_shared<Args>();
+  const Command command = AddCommand(name, about);
+  command.Does([args, run] {
+    if constexpr (std::is_same_v<Result, int>) {
+      return run(*args);
+    } else {
+      return Report(run(*args));
+    }
+  });
+  return {command, *args};
+}
 
 // The command line of a program whose work is in its subcommands.
 class CommandLine {

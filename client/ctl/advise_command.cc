@@ -1,6 +1,5 @@
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -180,40 +179,38 @@ absl::Status Run(const AdviseArgs& args) {
 }  // namespace
 
 void AddAdviseCommand(const Command& app) {
-  auto args = std::make_shared<AdviseArgs>();
-  const Command command = app.AddCommand(
-      "advise", "Say how to wrap and prefetch with fully_shard (FSDP2), without a compiler");
+  const auto [command, args] = app.AddCommand<AdviseArgs>(
+      "advise", "Say how to wrap and prefetch with fully_shard (FSDP2), without a compiler", Run);
   command
-      .AddOption("graph", args->graphs, "a step's captured graphs: joint, or forward and backward")
+      .AddOption("graph", args.graphs, "a step's captured graphs: joint, or forward and backward")
       .TypeName("GRAPH");
   command
-      .AddOption("--kept", args->kept,
+      .AddOption("--kept", args.kept,
                  "the same step, captured with gathered parameters kept for the backward: whether "
                  "to reshard after the forward is then advised, too; once a graph")
       .TypeName("GRAPH")
       .OneValueEach();
   command
-      .AddOption("--units", args->units,
+      .AddOption("--units", args.units,
                  "what is wrapped now: entries separated by commas, a+b for fully_shard([a, b]), "
                  "layers.[0-31] counts; else transformer blocks and what is around them")
       .TypeName("ENTRIES");
   command
-      .AddOption("--trace", args->trace,
+      .AddOption("--trace", args.trace,
                  "instead of graphs: a step that fully_shard ran, of any one rank, as "
                  "torch.profiler's export_chrome_trace wrote it (record_shapes=True)")
       .TypeName("TRACE")
       .Excludes({"graph", "--kept", "--units"});
-  command
-      .AddOption("--ranks-per-node", args->ranks_per_node, "of the traced job [all of its ranks]")
+  command.AddOption("--ranks-per-node", args.ranks_per_node, "of the traced job [all of its ranks]")
       .InRange(1, 1 << 20)
       .TypeName("N")
       .Needs("--trace");
-  command.AddOption("--memory-limit", args->memory_limit,
+  command.AddOption("--memory-limit", args.memory_limit,
                     "peak memory that is allowed: 1.05x and +5% of the present wrapping's, 38GiB, "
                     "bytes [1.05x]");
-  AddProfileFlag(command, args->costs.profile);
-  AddCostsFlag(command, args->costs.of);
-  AddJsonFlag(command, args->json);
+  AddProfileFlag(command, args.costs.profile);
+  AddCostsFlag(command, args.costs.of);
+  AddJsonFlag(command, args.json);
   command.Footer(
       "Example: what FSDP2 would gain, from the graphs of a step that was captured once:\n"
       "  bucketctl advise llama3_8b_fsdp8.fw.json.gz llama3_8b_fsdp8.bw.json.gz --kept "
@@ -224,7 +221,6 @@ void AddAdviseCommand(const Command& app) {
       "Example: from traces of a training without a compiler, with links as they show them:\n"
       "  bucketctl costs import-trace rank*.json.gz --out links.json\n"
       "  bucketctl advise --trace rank0.json.gz --profile links.json --memory-limit 2x");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -61,18 +60,18 @@ int Run(const AuditArgs& args) {
 }  // namespace
 
 void AddAuditCommand(const Command& app) {
-  auto args = std::make_shared<AuditArgs>();
-  const Command command = app.AddCommand("audit", "Who changed what: pins, profiles, the switch");
-  AddServerArgs(command, args->server);
-  command.AddOption("--tenant", args->tenant,
+  const auto [command, args] =
+      app.AddCommand<AuditArgs>("audit", "Who changed what: pins, profiles, the switch", Run);
+  AddServerArgs(command, args.server);
+  command.AddOption("--tenant", args.tenant,
                     "of this tenant; \"\": the default one, \"*\": what belongs to all");
-  command.AddOption("--who", args->who, "whose name, or host, has this in it");
+  command.AddOption("--who", args.who, "whose name, or host, has this in it");
   command.AddOption(
-      "--what", args->what,
+      "--what", args.what,
       "generation, pin, keep, release, finish, displace, evict, disable, enable, import, measure, "
       "promote, rollback, repair, report or epochs");
-  command.AddOption("--since", args->since, "not longer ago than this: 90s, 15m, 12h, 30d");
-  command.AddOption("--limit", args->limit, "at most so many, the newest")
+  command.AddOption("--since", args.since, "not longer ago than this: 90s, 15m, 12h, 30d");
+  command.AddOption("--limit", args.limit, "at most so many, the newest")
       .ShowDefault()
       .TypeName("N");
   command.Footer(
@@ -81,7 +80,6 @@ void AddAuditCommand(const Command& app) {
       "Lines go after --audit-hours of the server, and beyond --audit-lines.\n"
       "  bucketctl audit --what promote --since 7d\n"
       "  bucketctl audit --tenant team-a --who ops");
-  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

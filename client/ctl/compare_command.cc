@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -254,24 +253,22 @@ absl::Status Run(const CompareArgs& args) {
 }  // namespace
 
 void AddCompareCommand(const Command& app) {
-  auto args = std::make_shared<CompareArgs>();
-  const Command command =
-      app.AddCommand("compare", "Plan a captured graph in every mode and lay them side by side");
-  AddPlanFlags(command, args->flags, "each; manual where --buckets says its entries");
-  AddCostsFlag(command, args->flags.costs.of);
+  const auto [command, args] = app.AddCommand<CompareArgs>(
+      "compare", "Plan a captured graph in every mode and lay them side by side", Run);
+  AddPlanFlags(command, args.flags, "each; manual where --buckets says its entries");
+  AddCostsFlag(command, args.flags.costs.of);
   command
-      .AddOption("--sweep", args->sweeps,
+      .AddOption("--sweep", args.sweeps,
                  "one plan for each value, by the options' names below; several sweeps multiply")
       .TypeName("OPTION=A,B,C")
       .OneValueEach();
-  AddJsonFlag(command, args->json);
+  AddJsonFlag(command, args.json);
   command.Footer(
       "Example: every mode as PyTorch's passes are compared, sums in any order:\n"
       "  bucketctl compare llama3_8b_fsdp8.bw.json.gz --numerics free\n"
       "Example: how far apart members of a bucket may stand:\n"
       "  bucketctl compare llama3_8b_fsdp8.bw.json.gz --mode greedy "
       "--sweep max_topo_span=none,1500,500,100");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

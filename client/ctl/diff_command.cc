@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -202,15 +201,14 @@ absl::Status Run(const DiffArgs& args) {
 }  // namespace
 
 void AddDiffCommand(const Command& app) {
-  auto args = std::make_shared<DiffArgs>();
-  const Command command = app.AddCommand("diff", "Show how two plans of one graph differ");
-  command.AddOption("a", args->a, "plan file").Required().TypeName("PLAN");
-  command.AddOption("b", args->b, "plan file").Required().TypeName("PLAN");
-  command.AddOption("--graph", args->graph,
+  const auto [command, args] =
+      app.AddCommand<DiffArgs>("diff", "Show how two plans of one graph differ", Run);
+  command.AddOption("a", args.a, "plan file").Required().TypeName("PLAN");
+  command.AddOption("b", args.b, "plan file").Required().TypeName("PLAN");
+  command.AddOption("--graph", args.graph,
                     "the plans' captured graph: for names, and both have to be legal for it");
-  AddJsonFlag(command, args->json);
+  AddJsonFlag(command, args.json);
   command.Footer("Example:\n  bucketctl diff yesterday.json today.json --graph step.bw.json.gz");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -36,15 +35,13 @@ absl::Status Run(const DigestArgs& args) {
 }  // namespace
 
 void AddDigestCommand(const Command& app) {
-  auto args = std::make_shared<DigestArgs>();
-  const Command command = app.AddCommand(
-      "digest", "Normalise a captured graph and print the digest that every rank must give");
-  AddGraphArgument(command, args->graph);
-  AddJsonFlag(command, args->json);
+  const auto [command, args] = app.AddCommand<DigestArgs>(
+      "digest", "Normalise a captured graph and print the digest that every rank must give", Run);
+  AddGraphArgument(command, args.graph);
+  AddJsonFlag(command, args.json);
   command.Footer(
       "Example: two ranks of one job disagree? Compare what they captured:\n"
       "  bucketctl digest rank0.json.gz; bucketctl digest rank3.json.gz");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +10,7 @@ namespace {
 struct DisableArgs {
   ServerArgs server;
   std::string why;
+  bool enables = false;
 };
 
 std::string SwitchedText(const v1::SetPlanningResponse& done) {
@@ -32,9 +32,9 @@ std::string SwitchedText(const v1::SetPlanningResponse& done) {
   return text + "\n";
 }
 
-int Run(const DisableArgs& args, bool enabled) {
+int Run(const DisableArgs& args) {
   v1::SetPlanningRequest request;
-  request.set_enabled(enabled);
+  request.set_enabled(args.enables);
   request.set_why(args.why);
   return ShowCall(args.server, AdminOf(args.server).SetPlanning(request), SwitchedText);
 }
@@ -42,11 +42,10 @@ int Run(const DisableArgs& args, bool enabled) {
 }  // namespace
 
 void AddDisableCommand(const Command& app) {
-  auto args = std::make_shared<DisableArgs>();
-  const Command command =
-      app.AddCommand("disable", "Switch planning off: new generations of jobs then run unplanned");
-  AddServerArgs(command, args->server);
-  command.AddOption("--why", args->why, "what every trainer logs and the status page says")
+  const auto [command, args] = app.AddCommand<DisableArgs>(
+      "disable", "Switch planning off: new generations of jobs then run unplanned", Run);
+  AddServerArgs(command, args.server);
+  command.AddOption("--why", args.why, "what every trainer logs and the status page says")
       .Required();
   command.Footer(
       "The kill switch. Jobs that run keep their plans until they restart; calls without a job "
@@ -55,18 +54,17 @@ void AddDisableCommand(const Command& app) {
       "the\n"
       "store cannot be written that is said, and tried again. Back on: bucketctl enable.\n"
       "  bucketctl disable --why 'INC-1234: loss spikes with plans of 2.3'");
-  command.Does([args] { return Run(*args, false); });
 }
 
 void AddEnableCommand(const Command& app) {
-  auto args = std::make_shared<DisableArgs>();
-  const Command command = app.AddCommand("enable", "Switch planning on again");
-  AddServerArgs(command, args->server);
-  command.AddOption("--why", args->why, "what the status page says");
+  const auto [command, args] =
+      app.AddCommand<DisableArgs>("enable", "Switch planning on again", Run);
+  args.enables = true;
+  AddServerArgs(command, args.server);
+  command.AddOption("--why", args.why, "what the status page says");
   command.Footer(
       "Jobs that run unplanned go on so until they restart.\n"
       "  bucketctl enable --why 'INC-1234: it was the learning rate'");
-  command.Does([args] { return Run(*args, true); });
 }
 
 }  // namespace bucketd::ctl

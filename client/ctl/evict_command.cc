@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -40,18 +39,16 @@ int Run(const EvictArgs& args) {
 }  // namespace
 
 void AddEvictCommand(const Command& app) {
-  auto args = std::make_shared<EvictArgs>();
-  const Command command =
-      app.AddCommand("evict", "Take plans away from its memory and store; they are computed again");
-  AddServerArgs(command, args->server);
-  AddSelectionArgs(command, args->selection);
-  command.AddFlag("--all", args->all, "all of them");
+  const auto [command, args] = app.AddCommand<EvictArgs>(
+      "evict", "Take plans away from its memory and store; they are computed again", Run);
+  AddServerArgs(command, args.server);
+  AddSelectionArgs(command, args.selection);
+  command.AddFlag("--all", args.all, "all of them");
   command.Footer(
       "Several conditions must all hold; bucketctl plans with the same ones shows what would go.\n"
       "What a job has pinned stays in the store: see bucketctl pin --release.\n"
       "  bucketctl evict --not-used-for 30d\n"
       "  bucketctl evict --key 3f9a01bc");
-  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

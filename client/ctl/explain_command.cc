@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -101,22 +100,20 @@ absl::Status Run(const ExplainArgs& args) {
 }  // namespace
 
 void AddExplainCommand(const Command& app) {
-  auto args = std::make_shared<ExplainArgs>();
-  const Command command = app.AddCommand(
-      "explain", "Say why buckets are as they are, or why two collectives are not together");
-  AddGraphArgument(command, args->graph);
-  command.AddOption("plan", args->plan, "plan file").Required().TypeName("PLAN");
-  command.AddOption("a", args->a, "a collective: its id or name, its parameter's FQN, or bucket:K")
+  const auto [command, args] = app.AddCommand<ExplainArgs>(
+      "explain", "Say why buckets are as they are, or why two collectives are not together", Run);
+  AddGraphArgument(command, args.graph);
+  command.AddOption("plan", args.plan, "plan file").Required().TypeName("PLAN");
+  command.AddOption("a", args.a, "a collective: its id or name, its parameter's FQN, or bucket:K")
       .TypeName("A");
-  command.AddOption("b", args->b, "another one: why are the two not together?").TypeName("B");
-  AddProfileFlag(command, args->costs.profile);
-  AddCostsFlag(command, args->costs.of);
-  AddJsonFlag(command, args->json);
+  command.AddOption("b", args.b, "another one: why are the two not together?").TypeName("B");
+  AddProfileFlag(command, args.costs.profile);
+  AddCostsFlag(command, args.costs.of);
+  AddJsonFlag(command, args.json);
   command.Footer(
       "Example: every bucket, then two of them:\n"
       "  bucketctl explain step.bw.json.gz plan.json\n"
       "  bucketctl explain step.bw.json.gz plan.json bucket:3 bucket:4");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

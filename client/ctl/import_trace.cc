@@ -1,7 +1,6 @@
 // bucketctl costs import-trace: profiler traces to a cost profile, or to samples for a server.
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -296,41 +295,39 @@ int Run(const ImportTraceArgs& args) {
 }  // namespace
 
 void AddImportTraceCommand(const Command& costs) {
-  const Command command = costs.AddCommand(
-      "import-trace", "Traces of torch.profiler, one a rank, to a profile file or to samples");
-  auto args = std::make_shared<ImportTraceArgs>();
-  AddServerArgs(command, args->server);
-  command.AddOption("traces", args->traces, "what export_chrome_trace wrote, JSON or gzip")
+  const auto [command, args] = costs.AddCommand<ImportTraceArgs>(
+      "import-trace", "Traces of torch.profiler, one a rank, to a profile file or to samples", Run);
+  AddServerArgs(command, args.server);
+  command.AddOption("traces", args.traces, "what export_chrome_trace wrote, JSON or gzip")
       .Required()
       .TypeName("TRACE");
   command
-      .AddOption("--profile", args->profile,
+      .AddOption("--profile", args.profile,
                  "where the numbers come from that no trace shows; with --report the server's "
                  "profile that the samples are for")
       .ShowDefault();
   command
-      .AddOption("--kernels", args->kernels,
+      .AddOption("--kernels", args.kernels,
                  "a graph with measured kernels, of python -m bucketd.kernel_times: what they took "
                  "becomes rows of the profile, which price such kernels in the graphs of any job; "
                  "once a graph")
       .TypeName("GRAPH")
       .OneValueEach();
-  command.AddOption("--out", args->out, "write the fitted profile").TypeName("FILE");
-  command.AddOption("--name", args->name, "of the fitted profile [PROFILE_traced]");
-  command.AddFlag("--report", args->report, "hand the samples in at the server");
-  command.AddOption("--reporter", args->reporter,
-                    "who measured [the host of a group's first rank]");
-  command.AddOption("--job", args->job, "whose traces they are, for the record");
-  command.AddFlag("--partial", args->partial,
+  command.AddOption("--out", args.out, "write the fitted profile").TypeName("FILE");
+  command.AddOption("--name", args.name, "of the fitted profile [PROFILE_traced]");
+  command.AddFlag("--report", args.report, "hand the samples in at the server");
+  command.AddOption("--reporter", args.reporter, "who measured [the host of a group's first rank]");
+  command.AddOption("--job", args.job, "whose traces they are, for the record");
+  command.AddFlag("--partial", args.partial,
                   "also groups of which some ranks have no trace: their durations may include "
                   "waiting for those");
   command
-      .AddOption("--ranks-per-node", args->ranks_per_node,
+      .AddOption("--ranks-per-node", args.ranks_per_node,
                  "rank r is on node r / N [by the traces' host names]")
       .InRange(1, 1 << 20)
       .TypeName("N");
   command
-      .AddOption("--link-class", args->links, "what the links are called, of one dimension or all")
+      .AddOption("--link-class", args.links, "what the links are called, of one dimension or all")
       .TypeName("[DIM=]NAME")
       .OneValueEach();
   command.Footer(
@@ -342,7 +339,6 @@ void AddImportTraceCommand(const Command& costs) {
       "What kernels take is read from a trace by: python -m bucketd.kernel_times --help\n"
       "  bucketctl costs import-trace rank*.json.gz --kernels fw.measured.json.gz --out ours.json "
       "&& bucketctl costs import ours.json");
-  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

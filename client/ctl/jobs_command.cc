@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -50,12 +49,11 @@ int Run(const JobsArgs& args) {
 }  // namespace
 
 void AddJobsCommand(const Command& app) {
-  auto args = std::make_shared<JobsArgs>();
-  const Command command = app.AddCommand(
-      "jobs", "List the jobs whose ranks agree on plans, and which ranks are waited for");
-  AddServerArgs(command, args->server);
-  command.AddOption("--tenant", args->tenant, "of this tenant; \"\": the default one");
-  command.AddOption("--job", args->job, "this job alone");
+  const auto [command, args] = app.AddCommand<JobsArgs>(
+      "jobs", "List the jobs whose ranks agree on plans, and which ranks are waited for", Run);
+  AddServerArgs(command, args.server);
+  command.AddOption("--tenant", args.tenant, "of this tenant; \"\": the default one");
+  command.AddOption("--job", args.job, "this job alone");
   command.Footer(
       "A scope is one graph of a job that all ranks must have the same plan of. States: waiting "
       "(for\n"
@@ -63,7 +61,6 @@ void AddJobsCommand(const Command& app) {
       "unplanned (planning was off when the generation began: bucketctl disable). Of several\n"
       "replicas any lists the jobs of all, and at the end those that did not answer within 2 s.\n"
       "  bucketctl jobs --job llama-70b");
-  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -163,22 +162,20 @@ absl::Status Run(const KeyArgs& args) {
 }  // namespace
 
 void AddKeyCommand(const Command& app) {
-  auto args = std::make_shared<KeyArgs>();
-  const Command command =
-      app.AddCommand("key", "Show what a plan depends on, or why two requests differ");
-  AddPlanFlags(command, args->flags);
-  command.AddOption("other", args->other, "another captured graph: B").TypeName("GRAPH");
-  command.AddOption("--b", args->other_options, "an option that is another one for B, by its name")
+  const auto [command, args] = app.AddCommand<KeyArgs>(
+      "key", "Show what a plan depends on, or why two requests differ", Run);
+  AddPlanFlags(command, args.flags);
+  command.AddOption("other", args.other, "another captured graph: B").TypeName("GRAPH");
+  command.AddOption("--b", args.other_options, "an option that is another one for B, by its name")
       .TypeName("OPTION=VALUE")
       .OneValueEach();
-  command.AddOption("--b-profile", args->other_profile, "cost profile of B");
-  AddJsonFlag(command, args->json);
+  command.AddOption("--b-profile", args.other_profile, "cost profile of B");
+  AddJsonFlag(command, args.json);
   command.Footer(
       "Example: why two ranks do not share a plan, down to the first node that differs:\n"
       "  bucketctl key rank0.bw.json.gz rank3.bw.json.gz\n"
       "Example: does an option matter to the cache?\n"
       "  bucketctl key step.bw.json.gz --b max_topo_span=800");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

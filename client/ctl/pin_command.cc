@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -88,18 +87,17 @@ int Run(const PinArgs& args) {
 }  // namespace
 
 void AddPinCommand(const Command& app) {
-  auto args = std::make_shared<PinArgs>();
-  const Command command =
-      app.AddCommand("pin", "Keep the plans that a job's ranks agreed on, or let go of them");
-  AddServerArgs(command, args->server);
-  command.AddOption("job", args->job, "as bucketctl jobs shows it").Required().TypeName("JOB");
-  command.AddOption("--tenant", args->tenant, "the job's tenant");
-  command.AddOption("--for", args->span, "from now on: 12h, 30d").ShowDefault().TypeName("SPAN");
+  const auto [command, args] = app.AddCommand<PinArgs>(
+      "pin", "Keep the plans that a job's ranks agreed on, or let go of them", Run);
+  AddServerArgs(command, args.server);
+  command.AddOption("job", args.job, "as bucketctl jobs shows it").Required().TypeName("JOB");
+  command.AddOption("--tenant", args.tenant, "the job's tenant");
+  command.AddOption("--for", args.span, "from now on: 12h, 30d").ShowDefault().TypeName("SPAN");
   command
-      .AddFlag("--release", args->release,
+      .AddFlag("--release", args.release,
                "let go of them, and forget the job and which generation it is in")
       .Excludes({"--for"});
-  command.AddFlag("--all", args->all,
+  command.AddFlag("--all", args.all,
                   "with --release: JOB is a pattern (*, ?, [a-z]) and means all jobs that it fits");
   command.Footer(
       "A job pins its plans by itself, and they expire when it has been gone for long (bucketd\n"
@@ -109,7 +107,6 @@ void AddPinCommand(const Command& app) {
       "  bucketctl pin llama-70b --for 90d\n"
       "  bucketctl pin llama-70b --release\n"
       "  bucketctl pin 'sweep-*' --release --all");
-  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

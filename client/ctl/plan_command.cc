@@ -1,6 +1,5 @@
 #include <chrono>
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -169,45 +168,44 @@ absl::Status Run(const PlanArgs& args) {
 }  // namespace
 
 void AddPlanCommand(const Command& app) {
-  auto args = std::make_shared<PlanArgs>();
-  const Command command = app.AddCommand("plan", "Plan a captured graph and show the plan");
-  AddPlanFlags(command, args->flags);
-  AddCostsFlag(command, args->flags.costs.of);
-  command.AddOption("--plan-out", args->plan_out, "write the plan there, as JSON");
-  command.AddOption("--trace-out", args->trace_out,
+  const auto [command, args] =
+      app.AddCommand<PlanArgs>("plan", "Plan a captured graph and show the plan", Run);
+  AddPlanFlags(command, args.flags);
+  AddCostsFlag(command, args.flags.costs.of);
+  command.AddOption("--plan-out", args.plan_out, "write the plan there, as JSON");
+  command.AddOption("--trace-out", args.trace_out,
                     "write the predicted timeline there, for ui.perfetto.dev");
   const Flag server =
       command
-          .AddOption("--server", args->server,
+          .AddOption("--server", args.server,
                      "plan at a running bucketd, HOST:PORT or unix:/path, with its costs under "
                      "--profile, as --costs profile does here")
           .Checked(client::WrongInAddresses)
           .TypeName("ADDRESS")
           .Excludes({"--costs"});
-  client::ClientTls& tls = args->tls;
+  client::ClientTls& tls = args.tls;
   AddTlsFlags(command, {tls.ca, tls.certificate, tls.key, tls.token}, server);
   command
-      .AddOption("--stick-to", args->stick.plan,
+      .AddOption("--stick-to", args.stick.plan,
                  "keep that plan, written before, unless the new one gains enough")
       .TypeName("PLAN");
   command
-      .AddOption("--stick-gain", args->stick.gain_percent,
+      .AddOption("--stick-gain", args.stick.gain_percent,
                  "what is enough: percent of the old plan's step time")
       .Needs("--stick-to")
       .ShowDefault();
   command
-      .AddFlag("--pareto", args->pareto,
+      .AddFlag("--pareto", args.pareto,
                "plans from the least memory to no limit: the front of step time against peak "
                "memory; --plan-out numbers its files")
       .Excludes({"--server", "--stick-to", "--trace-out", "--memory-limit"});
-  AddJsonFlag(command, args->json);
+  AddJsonFlag(command, args.json);
   command.Footer(
       "Example: a plan for a slow network, looked at in Perfetto:\n"
       "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --profile slow_network --plan-out plan.json "
       "--trace-out trace.json\n"
       "Example: what more memory would buy, and each plan of it:\n"
       "  bucketctl plan llama3_8b_fsdp8.bw.json.gz --mode auto --pareto --plan-out front.json");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

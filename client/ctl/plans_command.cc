@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -51,17 +50,15 @@ int Run(const PlansArgs& args) {
 }  // namespace
 
 void AddPlansCommand(const Command& app) {
-  auto args = std::make_shared<PlansArgs>();
-  const Command command =
-      app.AddCommand("plans", "List the plans that it keeps, the latest used first");
-  AddServerArgs(command, args->server);
-  AddSelectionArgs(command, args->selection);
-  command.AddOption("--limit", args->limit, "at most so many").ShowDefault().TypeName("N");
-  command.AddFlag("--keys", args->keys, "with all that a plan depends on, field by field");
+  const auto [command, args] = app.AddCommand<PlansArgs>(
+      "plans", "List the plans that it keeps, the latest used first", Run);
+  AddServerArgs(command, args.server);
+  AddSelectionArgs(command, args.selection);
+  command.AddOption("--limit", args.limit, "at most so many").ShowDefault().TypeName("N");
+  command.AddFlag("--keys", args.keys, "with all that a plan depends on, field by field");
   command.Footer(
       "Two launches that should share a plan and do not: compare the keys.\n"
       "  bucketctl plans --graph $(bucketctl digest step.bw.json.gz | cut -d' ' -f1) --keys");
-  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

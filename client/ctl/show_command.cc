@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,12 +37,10 @@ absl::Status Run(const ShowArgs& args) {
 }  // namespace
 
 void AddShowCommand(const Command& app) {
-  auto args = std::make_shared<ShowArgs>();
-  const Command command =
-      app.AddCommand("show", "Show a plan file, JSON or binary, without its graph");
-  command.AddOption("plan", args->plan, "plan file").Required().TypeName("PLAN");
+  const auto [command, args] =
+      app.AddCommand<ShowArgs>("show", "Show a plan file, JSON or binary, without its graph", Run);
+  command.AddOption("plan", args.plan, "plan file").Required().TypeName("PLAN");
   command.Footer("Example:\n  bucketctl show plan.json");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

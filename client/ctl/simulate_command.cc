@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -44,19 +43,17 @@ absl::Status Run(const SimulateArgs& args) {
 }  // namespace
 
 void AddSimulateCommand(const Command& app) {
-  auto args = std::make_shared<SimulateArgs>();
-  const Command command =
-      app.AddCommand("simulate", "Predict the step under a plan, or in program order without one");
-  AddGraphArgument(command, args->graph);
-  command.AddOption("plan", args->plan, "plan file, JSON or binary; illegal ones are refused")
+  const auto [command, args] = app.AddCommand<SimulateArgs>(
+      "simulate", "Predict the step under a plan, or in program order without one", Run);
+  AddGraphArgument(command, args.graph);
+  command.AddOption("plan", args.plan, "plan file, JSON or binary; illegal ones are refused")
       .TypeName("PLAN");
-  AddProfileFlag(command, args->costs.profile);
-  AddCostsFlag(command, args->costs.of);
-  AddJsonFlag(command, args->json);
+  AddProfileFlag(command, args.costs.profile);
+  AddCostsFlag(command, args.costs.of);
+  AddJsonFlag(command, args.json);
   command.Footer(
       "Example: what a plan that was made for NVLink does on a slow network:\n"
       "  bucketctl simulate llama3_8b_fsdp8.bw.json.gz plan.json --profile slow_network");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -193,16 +192,14 @@ int Run(const ServerArgs& args) {
 }  // namespace
 
 void AddStatusCommand(const Command& app) {
-  auto args = std::make_shared<ServerArgs>();
-  const Command command = app.AddCommand(
-      "status", "Say how it is: answers, load, memory, store, jobs, the last errors");
-  AddServerArgs(command, *args);
+  const auto [command, args] = app.AddCommand<ServerArgs>(
+      "status", "Say how it is: answers, load, memory, store, jobs, the last errors", Run);
+  AddServerArgs(command, args);
   command.Footer(
       "The same as a page: the side port's /statusz. Who is no operator of all tenants sees what "
       "his\n"
       "own may have and has.\n"
       "  bucketctl status --server planner.example.org:9460 --json");
-  command.Does([args] { return Run(*args); });
 }
 
 }  // namespace bucketd::ctl

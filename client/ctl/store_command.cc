@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -161,13 +160,12 @@ absl::Status RunVerify(const LookArgs& args) {
 }
 
 template <typename Args>
-Command Add(const Command& app, const char* name, const char* help, const char* example,
-            const std::shared_ptr<Args>& args, absl::Status (*run)(const Args&)) {
-  const Command command = app.AddCommand(name, help);
-  command.Footer(example);
-  AddJsonFlag(command, args->json);
-  command.Does([args, run] { return Report(run(*args)); });
-  return command;
+Command::WithArgs<Args> Add(const Command& app, const char* name, const char* help,
+                            const char* example, absl::Status (*run)(const Args&)) {
+  const auto made = app.AddCommand(name, help, run);
+  made.command.Footer(example);
+  AddJsonFlag(made.command, made.args.json);
+  return made;
 }
 
 void Place(const Command& command, std::string& place, const char* name, const char* help) {
@@ -180,38 +178,34 @@ void File(const Command& command, std::string& file, const char* help) {
 
 void AddLook(const Command& store, const char* name, const char* help, const char* example,
              absl::Status (*run)(const LookArgs&)) {
-  auto args = std::make_shared<LookArgs>();
-  Place(Add(store, name, help, example, args, run), args->place, "store", "what to read");
+  const auto [command, args] = Add(store, name, help, example, run);
+  Place(command, args.place, "store", "what to read");
 }
 
 void AddExport(const Command& store) {
-  auto args = std::make_shared<ExportArgs>();
-  const Command command =
+  const auto [command, args] =
       Add(store, "export", "Write plans to one file, for another store",
           "A backup, while the server goes on; without the audit log, which copy takes along:\n"
           "  bucketctl store export --all /var/lib/bucketd backup.bundle",
-          args, ExportStore);
-  Place(command, args->from, "store", "what to read");
-  File(command, args->file, "bundle to write");
-  command.AddFlag("--all", args->all,
+          ExportStore);
+  Place(command, args.from, "store", "what to read");
+  File(command, args.file, "bundle to write");
+  command.AddFlag("--all", args.all,
                   "pins, profiles, samples and settings too: for a backup or a move");
-  command
-      .AddOption("--tenant", args->tenant, "plans of this tenant alone; \"\": of the default one")
+  command.AddOption("--tenant", args.tenant, "plans of this tenant alone; \"\": of the default one")
       .Excludes({"--all"});
 }
 
 void AddImport(const Command& store) {
-  auto args = std::make_shared<ImportArgs>();
-  const Command command =
+  const auto [command, args] =
       Add(store, "import", "Check a bundle, then add what is not there yet",
-          "  bucketctl store import backup.bundle /var/lib/bucketd-restored", args, ImportStore);
-  File(command, args->file, "bundle to read");
-  Place(command, args->to, "store", "where to add it; made if it is not there");
+          "  bucketctl store import backup.bundle /var/lib/bucketd-restored", ImportStore);
+  File(command, args.file, "bundle to read");
+  Place(command, args.to, "store", "where to add it; made if it is not there");
 }
 
 void AddCopy(const Command& store) {
-  auto args = std::make_shared<CopyArgs>();
-  const Command command =
+  const auto [command, args] =
       Add(store, "copy", "Add all that one store has to another, of either engine",
           "A move, while its server goes on, and once more when it has ended:\n"
           "  bucketctl store copy /var/lib/bucketd postgres://bucketd@db:5432/bucketd\n"
@@ -219,10 +213,10 @@ void AddCopy(const Command& store) {
           "postgres://bucketd@db:5432/bucketd\n"
           "A damaged store's whole values into a new one:\n"
           "  bucketctl store copy /var/lib/bucketd /var/lib/bucketd-repaired",
-          args, CopyStore);
-  Place(command, args->from, "from", "what to read");
-  Place(command, args->to, "to", "where to add what is not there yet; made if it is not there");
-  command.AddFlag("--replace", args->replace,
+          CopyStore);
+  Place(command, args.from, "from", "what to read");
+  Place(command, args.to, "to", "where to add what is not there yet; made if it is not there");
+  command.AddFlag("--replace", args.replace,
                   "records that are there and differ become what the first store has: for a move's "
                   "last copy");
 }

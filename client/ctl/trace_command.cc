@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,22 +53,20 @@ absl::Status Run(const TraceArgs& args) {
 }  // namespace
 
 void AddTraceCommand(const Command& app) {
-  auto args = std::make_shared<TraceArgs>();
-  const Command command = app.AddCommand(
-      "trace", "Write the predicted timeline of a plan, with program order beside it");
-  AddGraphArgument(command, args->graph);
-  command.AddOption("plan", args->plan, "plan file; without one: program order alone")
+  const auto [command, args] = app.AddCommand<TraceArgs>(
+      "trace", "Write the predicted timeline of a plan, with program order beside it", Run);
+  AddGraphArgument(command, args.graph);
+  command.AddOption("plan", args.plan, "plan file; without one: program order alone")
       .TypeName("PLAN");
   command
-      .AddOption("--out", args->out,
+      .AddOption("--out", args.out,
                  "where the trace goes; - is stdout; a name in .svg gets a picture")
       .Required();
-  AddProfileFlag(command, args->costs.profile);
-  AddCostsFlag(command, args->costs.of);
+  AddProfileFlag(command, args.costs.profile);
+  AddCostsFlag(command, args.costs.of);
   command.Footer(
       "Example: then open trace.json in ui.perfetto.dev or chrome://tracing\n"
       "  bucketctl trace llama3_8b_fsdp8.bw.json.gz plan.json --out trace.json");
-  command.Does([args] { return Report(Run(*args)); });
 }
 
 }  // namespace bucketd::ctl
