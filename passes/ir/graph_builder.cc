@@ -331,8 +331,11 @@ absl::Status GraphBuilder::CheckCollectiveShapes(const NodeSpec& node) const {
     return Error(node, absl::StrCat("expected one output, and a first input with one; they have ",
                                     node.outputs.size(), " and ", data.size()));
   }
-  const absl::Span<const int64_t> in = g.shape(data[0]);
+  absl::Span<const int64_t> in = g.shape(data[0]);
   const absl::Span<const int64_t> out = node.outputs[0].shape;
+  // Numbers, a loss say, are gathered into a vector. A shard of a parameter is never one.
+  static constexpr int64_t kNumber[] = {1};
+  if (in.empty() && Gathers(c.kind) && c.tag == Tag::kNone) in = kNumber;
   const bool whole = TraitsOf(c.kind).result == ResultSize::kSame;
   const auto rest = [](absl::Span<const int64_t> shape) { return shape.subspan(1); };
   bool fits = data[0].dtype == node.outputs[0].dtype && in.size() == out.size();
@@ -348,7 +351,7 @@ absl::Status GraphBuilder::CheckCollectiveShapes(const NodeSpec& node) const {
   return Error(
       node, absl::StrCat(Name(c.kind), " over ", size, " ranks makes ", Name(node.outputs[0].dtype),
                          "[", absl::StrJoin(out, ", "), "] of ", Name(data[0].dtype), "[",
-                         absl::StrJoin(in, ", "), "]: shapes or dtypes do not fit"));
+                         absl::StrJoin(g.shape(data[0]), ", "), "]: shapes or dtypes do not fit"));
 }
 
 absl::Status GraphBuilder::AddCollective(const NodeSpec& node) {

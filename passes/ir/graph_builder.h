@@ -77,10 +77,10 @@ class GraphBuilder {
   absl::StatusOr<GroupId> AddGroup(Group group);
   // Returns the node's id. Checks: inputs exist (earlier ids) and are distinct; a wait waits for a
   // collective that nobody else waits for; shapes of a collective fit its kind and group
-  // (all-gather: dim 0 times size, ...), but for hints, of which rank and dtype alone count;
-  // mutated nodes are inputs; a symbolic node has an output; sizes are not negative, do not
-  // overflow; enum values are known; strings are UTF-8 without control characters; what belongs to
-  // another kind of node is unset; an empty slot has no kind and no parameter.
+  // (all-gather: dim 0 times size, or numbers into a vector, ...), but for hints, of which rank and
+  // dtype alone count; mutated nodes are inputs; a symbolic node has an output; sizes are not
+  // negative, do not overflow; enum values are known; strings are UTF-8 without control characters;
+  // what belongs to another kind of node is unset; an empty slot has no kind and no parameter.
   absl::StatusOr<NodeId> Add(const NodeSpec& node);
   // What was accepted so far; users() is not there yet.
   const Graph& graph() const { return graph_; }

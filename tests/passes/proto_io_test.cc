@@ -362,6 +362,22 @@ const Hostile kHostile[] = {
 INSTANTIATE_TEST_SUITE_P(Table, HostileGraph, ::testing::ValuesIn(kHostile),
                          [](const auto& test) { return test.param.what; });
 
+// As programs gather a loss for their log.
+TEST(GraphOnTheWire, MayGatherNumbersIntoAVector) {
+  GraphWriter w(4);
+  const NodeId loss = w.Placeholder({}, "", DType::kBF16);
+  const NodeId gather = w.Collective(CollectiveKind::kAllGather, loss, {4});
+  const Graph graph = w.Finish({w.Wait(gather, {4})});
+  const auto back = GraphFromBytes(Serialized(graph));
+  ASSERT_TRUE(back.ok()) << back.status();
+  ExpectSame(graph, *back);
+  v1::Graph message;
+  GraphToProto(graph, message);
+  NodeOf(message, 1).mutable_collective()->set_tag(v1::TAG_FSDP_ALL_GATHER);
+  EXPECT_THAT(std::string(GraphFromBytes(message.SerializeAsString()).status().message()),
+              HasSubstr("all_gather over 4 ranks makes bf16[4] of bf16[]"));
+}
+
 TEST(GraphOnTheWire, IsRefusedWhenCutOffAnywhere) {
   v1::Graph message = SmallGraph();
   message.clear_name();  // which would stand last, and may be missing
