@@ -243,13 +243,13 @@ class Cases:
         found = outcome(lambda: self.step(self.backend(address=None, numerics="exact"), kill))
         return {**found, "plans": self.told()}
 
-    def rank_1_cannot_run_by_the_plan_of_the_backward(self):
-        def on_plan(planned):
-            self.planned.append(planned)
-            if RANK == 1 and planned.scope == "0/bw":
+    def rank_1_cannot_compile_the_backward(self):
+        def compiler(gm, _inputs):
+            if RANK == 1 and len(self.planned) == 2:
                 raise OSError("no space left")
+            return session_boxed(gm)
 
-        found = outcome(lambda: self.step(self.backend(on_plan=on_plan, fallback="unplanned")))
+        found = outcome(lambda: self.step(self.backend(compiler=compiler, fallback="unplanned")))
         return {**found, "plans": self.told()}
 
     def killed_during_an_upload(self):

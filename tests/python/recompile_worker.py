@@ -5,12 +5,14 @@
   own_backend the same with a function around ours
   waited_for  the same while rank 0 waits for it elsewhere
   suppressed  compilation fails behind the agreement, and errors are suppressed
+  compiler    Inductor's compilation fails on rank 1
   stance      what is not compiled yet shall run eagerly
   backward    the same where only the backward has collectives
   others      what another backend compiles comes to the limit
 """
 
 import datetime
+import functools
 import json
 import logging
 import os
@@ -97,6 +99,13 @@ class Case:
     def suppressed(self):
         torch._dynamo.config.suppress_errors = True
         forwards(torch.compile(self.model, backend=bucketd.backend(address=ADDRESS, deadline=20, on_plan=fails)), 1)
+
+    def compiler(self):
+        def compile_part(gm, _inputs, **_more):
+            return fails(gm) if RANK == 1 else boxed(gm)
+
+        ours = bucketd.backend(address=ADDRESS, deadline=20, compiler="inductor")
+        forwards(torch.compile(self.model, backend=functools.partial(ours, inner_compile=compile_part)), 1)
 
     def stance(self):
         step = torch.compile(self.model, backend=bucketd.backend(address=ADDRESS, deadline=20))

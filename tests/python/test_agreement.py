@@ -255,3 +255,8 @@ def test_a_rank_that_is_only_late_is_not_at_another_scope():
     results = settle(step, deadline=0.5)
     assert results.pop(3) is None
     assert all(str(error).endswith("no word from rank 3 within 0.5 s (deadline= is half of that)") for error in results.values())
+
+
+def test_a_compilers_many_words_are_cut_for_the_other_ranks():
+    found = settle(fail_on(2, OSError("x" * 10**6)))
+    assert {len(str(found[rank])) for rank in (0, 1, 3)} == {len("0/fw: rank 2: OSError: ") + 4000 + len(" ...")}

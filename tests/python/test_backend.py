@@ -145,7 +145,7 @@ def test_somebody_elses_backend_can_use_the_pass(good):
 @pytest.fixture(scope="module")
 def bad():
     with planner() as one:
-        yield run("groups_are_swapped_on_rank_1", "rank_1_cannot_run_by_the_plan_of_the_backward", "another_option_on_rank_3",
+        yield run("groups_are_swapped_on_rank_1", "rank_1_cannot_compile_the_backward", "another_option_on_rank_3",
                   "another_graphs_plan_on_rank_2", "nobody_answers", "several_nodes", "killed_between_forward_and_backward", **to(one))
 
 
@@ -165,8 +165,8 @@ def test_ranks_that_mean_two_groups_over_the_same_ranks_are_told_and_those_that_
     assert all(" on rank 0, group0#0 is group " in text and "on rank 1; start all of them with one script" in text for text in said), said
 
 
-def test_a_rank_that_cannot_run_by_its_plan_stops_those_that_could(bad):
-    found = bad["rank_1_cannot_run_by_the_plan_of_the_backward"]
+def test_a_rank_that_cannot_compile_what_it_planned_stops_those_that_could(bad):
+    found = bad["rank_1_cannot_compile_the_backward"]
     assert [found[rank]["error"] for rank in range(WORLD)] == ["AgreementError", "OSError", "AgreementError", "AgreementError"], found
     assert all("rank 1: OSError: no space left" in found[rank]["text"] for rank in (0, 2, 3)), found
 

@@ -14,7 +14,7 @@ AT_THE_LIMIT = ("limit", "own_backend", "own_pass")
 @pytest.fixture(scope="module")
 def cases():
     """By case what both ranks found."""
-    names = (*AT_THE_LIMIT, "waited_for", "suppressed", "stance", "backward", "others")
+    names = (*AT_THE_LIMIT, "waited_for", "suppressed", "compiler", "stance", "backward", "others")
     with planner() as one:
         said = run_ranks("recompile_worker.py", 2, one.address, *names, timeout=300)
     ranks = [[json.loads(line) for line in text.splitlines() if line.startswith('{"case"')] for text in said]
@@ -40,6 +40,12 @@ def test_errors_of_a_planned_graphs_compilation_are_not_suppressed(cases):
     for rank in cases["suppressed"]:
         assert rank["error"] == "RuntimeError" and rank["text"] == "no compiler on this machine"
         assert sum("suppress_errors (TORCHDYNAMO_SUPPRESS_ERRORS) is off from here on" in text for text in rank["said"]) == 1
+
+
+def test_a_rank_where_inductor_fails_stops_those_where_it_does_not(cases):
+    first, second = cases["compiler"]
+    assert second["error"] == "RuntimeError" and second["text"] == "no compiler on this machine"
+    assert first["error"] == "AgreementError" and first["text"] == "0/fw/done: rank 1: RuntimeError: no compiler on this machine"
 
 
 @pytest.mark.parametrize("case", ["stance", "backward"])

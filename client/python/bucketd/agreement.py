@@ -4,7 +4,7 @@ Through torch.distributed's key-value store, not with a collective: a rank that 
 show up as an error with its number, not as a hang. For each scope (one compiled graph) every rank posts a record; the
 first rank of the scope, its leader, reads all of them and posts one verdict, which every rank obeys. That is four store
 operations a rank, with the one that says where it is, and one wait for each rank at the leader. A plan takes two rounds: one
-before any rank changes its graph, one when all have done so.
+before any rank changes its graph, one when all have compiled what they made of it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _LEAST_PAUSE, _MOST_PAUSE = 0.005, 1.0
 # The leader, before it ends with what it heard so: the others are to hear it, too.
 _STAY = 4 * _LOOK
 STOPPED = "stopped"
+# Of what a failure says to the other ranks: a compiler's may be megabytes.
+_MOST_TEXT = 4000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +220,10 @@ class Agreement:
 
 
 def _failure(error: BaseException, leaves_unplanned: bool) -> dict:
-    return {"failure": f"{type(error).__name__}: {error}", "leaves_unplanned": leaves_unplanned}
+    text = str(error)
+    if len(text) > _MOST_TEXT:
+        text = f"{text[:_MOST_TEXT]} ..."
+    return {"failure": f"{type(error).__name__}: {text}", "leaves_unplanned": leaves_unplanned}
 
 
 def _may_fall_back(post: dict) -> bool:

@@ -97,8 +97,8 @@ def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: Cap
                  partitioner: Callable | None = None, inner_compile: Callable = inductor.compile_fx_inner,
                  config_patches: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
                  mode: str | None = None, **kwargs: Any) -> Callable:
-    """torch._inductor.compile_fx.compile_fx, where plan(part, inputs, "fw" or "bw") -> (part, whether it has a plan) gets
-    each graph before Inductor does. `context` is of `gm`; `partitioner` None is Inductor's own. `options` and `mode` are
+    """torch._inductor.compile_fx.compile_fx, where plan(part, inputs, "fw" or "bw"), around the compilation of each graph,
+    gives (part, whether it has a plan). `context` is of `gm`; `partitioner` None is Inductor's own. `options` and `mode` are
     those of torch.compile."""
     patches = {**torch._TorchCompileInductorWrapper(mode, dict(options or {}), None).config, **(config_patches or {})}
     _tell({name: patches[name] for name in _OFF if name in patches})
@@ -106,10 +106,10 @@ def compile_step(gm: fx.GraphModule, example_inputs: Sequence[Any], context: Cap
     @until_backward
     def inner(part, inputs, **more):
         fusion.note_layouts(part, inputs)
-        part, planned = plan(part, inputs, "bw" if more.get("is_backward") else "fw")
-        if not planned:
-            return inner_compile(part, inputs, **more)
-        return compile_fx_inner(part, inputs, inner_compile=inner_compile, **more)
+        with plan(part, inputs, "bw" if more.get("is_backward") else "fw") as (part, planned):
+            if not planned:
+                return inner_compile(part, inputs, **more)
+            return compile_fx_inner(part, inputs, inner_compile=inner_compile, **more)
 
     around = {"joint_custom_pre_pass": (_Tag(context), *get_custom_graph_passes(config.joint_custom_pre_pass))}
     if partitioner is not None:

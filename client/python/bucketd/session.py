@@ -119,44 +119,58 @@ class Session:
         """Of what is compiled now, from `code` where that is known; `inductor`: by that, whether or not its kernels are priced `fused`."""
         return Ordinal(self._ordinals, code, fused, inductor or fused)
 
-    def plan(self, gm: fx.GraphModule, context: step_context.CaptureContext, kind: str, ordinal: Ordinal,
-             parameter_order: Sequence[str] = (), on_plan: Callable[[Planned], None] | None = None,
-             recompile: bool = True) -> fx.GraphModule:
-        """`gm`, which then runs by its plan, or untouched where all ranks fall back to that. `on_plan` is called with a plan
-        before its module runs. Code that is compiled again keeps the plan that it has, and the other ranks are not asked. Without
-        `recompile` the module's own code stays that of the graph as it was, for callers that read the graph alone.
+    def plan(self, *args, **more) -> fx.GraphModule:
+        """What planned() gives, for a caller who is not known to make anything of it."""
+        with self.planned(*args, **more) as module:
+            return module
 
-        Raises, on every rank, where one of them has no plan or another one.
+    @contextlib.contextmanager
+    def planned(self, gm: fx.GraphModule, context: step_context.CaptureContext, kind: str, ordinal: Ordinal,
+                parameter_order: Sequence[str] = (), on_plan: Callable[[Planned], None] | None = None,
+                recompile: bool = True) -> Iterator[fx.GraphModule]:
+        """`gm`, which then runs by its plan, or untouched where all ranks fall back to that. What runs it is made within the `with`: no
+        rank leaves that before all have made theirs. `on_plan` is called with a plan before its module runs. Code that is compiled again
+        keeps the plan that it has, and the other ranks are not asked. Without `recompile` the module's own code stays that of the graph
+        as it was, for callers that read the graph alone.
+
+        Raises, on every rank, where one of them has no plan or another one, or cannot make what runs it.
         """
         agreement = self.agreement
         with agreement.telling_of_interrupts():
-            return self._plan(agreement, gm, context, kind, ordinal, parameter_order, on_plan, recompile)
-
-    def _plan(self, agreement: Agreement, gm: fx.GraphModule, context, kind: str, ordinal: Ordinal, parameter_order, on_plan,
-              recompile: bool) -> fx.GraphModule:
-        with collector.off():
-            with self._lock:
-                planned, edit = self._again(gm, context, kind, ordinal)
-                if planned is None and kind == "bw" and ordinal.follows and ordinal.in_forward:
-                    raise BackwardLater(f"the backward of {ordinal.number}/fw is compiled when it runs, as on the other ranks, which may "
-                                        "wait for this rank's forward now")
-                if planned is None:
-                    planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
-        if edit is None:
-            return gm
-        together = planned.source != following.SOURCE
-        try:
-            self._put_in_use(agreement, planned, edit, ordinal, on_plan, recompile)
-        except InterruptedRank:
-            raise
-        except Exception as error:
+            planned, edit = self._plan(gm, context, kind, ordinal, parameter_order)
+            if edit is None:
+                yield gm
+                return
+            together = planned.source != following.SOURCE
+            try:
+                self._put_in_use(agreement, planned, edit, ordinal, on_plan, recompile)
+                yield planned.module
+            except InterruptedRank:
+                raise
+            except Exception as error:
+                if together:
+                    agreement.confirm(planned.scope, error)  # raises it
+                agreement.say_stopped(f"stopped: {type(error).__name__}: {error}")
+                raise
             if together:
-                agreement.confirm(planned.scope, error)  # raises it
-            agreement.say_stopped(f"stopped: {type(error).__name__}: {error}")
-            raise
-        if together:
-            agreement.confirm(planned.scope)
-        return planned.module
+                agreement.confirm(planned.scope)
+                self._know(ordinal, kind, following.Agreed(planned.scope, planned.plan, planned.normalized.graph, planned.runner))
+
+    def _plan(self, gm: fx.GraphModule, context, kind: str, ordinal: Ordinal, parameter_order):
+        """As _again() and _agree() have it, of which one answers."""
+        with collector.off(), self._lock:
+            planned, edit = self._again(gm, context, kind, ordinal)
+            if planned is None and kind == "bw" and ordinal.follows and ordinal.in_forward:
+                raise BackwardLater(f"the backward of {ordinal.number}/fw is compiled when it runs, as on the other ranks, which may "
+                                    "wait for this rank's forward now")
+            if planned is None:
+                planned, edit = self._agree(gm, context, kind, ordinal, parameter_order)
+            return planned, edit
+
+    def _know(self, ordinal: Ordinal, kind: str, agreed: following.Agreed) -> None:
+        """By what `agreed`, to which all ranks have come, the same code runs when it is compiled again."""
+        if ordinal.code is not None:  # code without a number is not known again; its runner lives as long as the session
+            self._agreed.setdefault((ordinal.code, kind), []).append(agreed)
 
     def _put_in_use(self, agreement: Agreement, planned: Planned, edit, ordinal: Ordinal, on_plan, recompile: bool) -> None:
         with collector.off():
@@ -217,17 +231,14 @@ class Session:
             verdict = agreement.fail(scope, error)
         else:
             verdict = agreement.agree(scope, record)
-        # Code without a number is not known again; its runner lives as long as the session.
-        known = self._agreed.setdefault((ordinal.code, kind), []) if ordinal.code is not None else []
         if planned is not None and planned.runner is not None:
             self._runners.append(planned.runner)
         if verdict.unplanned or planned is None:
-            known.append(following.Agreed(scope, graph=graph))
+            self._know(ordinal, kind, following.Agreed(scope, graph=graph))
             degraded.count("unplanned")
             log.log(logging.WARNING if agreement.leader else logging.DEBUG,
                     "bucketd: %s stays without a plan on every rank: %s", scope, verdict.why or record["plan"].removeprefix("none, "))
             return None, None
-        known.append(following.Agreed(scope, planned.plan, graph, planned.runner))
         return planned, edit
 
     def _again(self, gm, context, kind: str, ordinal: Ordinal):

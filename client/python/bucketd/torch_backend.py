@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -158,8 +159,10 @@ class Backend:
 
         return inductor.compile_step(gm, example_inputs, context, plan, partitioner=self.partitioner, **how)
 
-    def _plan(self, context, ordinal: Ordinal, order, on_plan, part: fx.GraphModule, inputs, kind: str) -> tuple[fx.GraphModule, bool]:
-        """A forward or backward behind all passes, and whether it has a plan."""
+    @contextlib.contextmanager
+    def _plan(self, context, ordinal: Ordinal, order, on_plan, part: fx.GraphModule, inputs,
+              kind: str) -> Iterator[tuple[fx.GraphModule, bool]]:
+        """A forward or backward behind all passes, and whether it has a plan; it is compiled within the `with`."""
         plans: list[Planned] = []
 
         def planned(one: Planned) -> None:
@@ -168,17 +171,18 @@ class Backend:
             if self.on_plan is not None:
                 self.on_plan(one)
 
-        for each in self.passes:
-            if each != PLAN:
-                part = each(part, inputs) or part
-            elif has_collectives(part):
-                self._had_collectives = True
-                recompiling.errors_are_errors()
-                part = self.session.plan(part, context, kind, ordinal, order, planned, self.recompile)
-            else:
-                degraded.count("graphs_without_collectives")
-                self._tell_of_nothing(context, kind)
-        return part, bool(plans)
+        with contextlib.ExitStack() as made:
+            for each in self.passes:
+                if each != PLAN:
+                    part = each(part, inputs) or part
+                elif has_collectives(part):
+                    self._had_collectives = True
+                    recompiling.errors_are_errors()
+                    part = made.enter_context(self.session.planned(part, context, kind, ordinal, order, planned, self.recompile))
+                else:
+                    degraded.count("graphs_without_collectives")
+                    self._tell_of_nothing(context, kind)
+            yield part, bool(plans)
 
     def _tell_of_nothing(self, context, kind: str) -> None:
         """Once, on one rank: that a graph has nothing to plan since something around it communicates, or that no graph of a model that is
@@ -207,9 +211,9 @@ class Backend:
 
         @until_backward
         def compiler(part, inputs, is_backward=False):
-            part, _ = plan(part, inputs, "bw" if is_backward else "fw")
-            around = bucket_ops.watcher(part)  # before a compiler changes it
-            return around(self.compiler(part, inputs))
+            with plan(part, inputs, "bw" if is_backward else "fw") as (part, _):
+                around = bucket_ops.watcher(part)  # before a compiler changes it
+                return around(self.compiler(part, inputs))
 
         # A cached artefact would be yesterday's plan.
         with config.patch(enable_autograd_cache=False):
