@@ -9,8 +9,8 @@ import time
 import pytest
 import torch.distributed as dist
 
-from bucketd.agreement import Agreement, await_key, hearing_signals, ranks_text
-from bucketd.errors import AgreementError, EmbeddedError, PlannerError, PlanRejected
+from bucketd.agreement import ENDED, INTERRUPTED, Agreement, attempt, await_key, hearing_signals, ranks_text
+from bucketd.errors import AgreementError, EmbeddedError, InterruptedRank, PlannerError, PlanRejected
 
 WORLD = 4
 
@@ -255,6 +255,22 @@ def test_a_rank_that_is_only_late_is_not_at_another_scope():
     results = settle(step, deadline=0.5)
     assert results.pop(3) is None
     assert all(str(error).endswith("no word from rank 3 within 0.5 s (deadline= is half of that)") for error in results.values())
+
+
+def test_an_attempt_is_over_with_the_first_interrupt_and_who_stops_for_good_ends_the_one_that_the_others_are_at():
+    store = dist.HashStore()
+    first = [Agreement(store, rank, range(2), deadline=20.0) for rank in range(2)]
+    assert not first[0].is_over()
+    first[1].say_stopped(INTERRUPTED)
+    assert first[0].is_over() and first[1].is_over()
+    number, place = attempt(store)
+    second = Agreement(place, 0, range(2), deadline=20.0)
+    assert number == 1 and not second.is_over()
+    first[1].say_stopped(ENDED)
+    second.say_stopped(INTERRUPTED)  # the first word stands
+    assert not second.is_over() and attempt(store)[0] == 1
+    with pytest.raises(InterruptedRank, match=r"^rank 1 was interrupted and has ended$"):
+        second.agree("0/fw", {})
 
 
 def test_a_compilers_many_words_are_cut_for_the_other_ranks():

@@ -114,8 +114,25 @@ def test_an_interrupted_rank_ends_the_wait_of_the_others_with_its_number():
         # c10d may warn beside it, where rank 0, whose store it is, ends first.
         texts = [ranks.processes[rank].rest() for rank in (0, 3)]
     said = [[line for line in text.splitlines() if "InterruptedRank" in line or "Traceback" in line] for text in texts]
-    assert said == [["InterruptedRank: rank 2 was interrupted"]] * 2 and statuses == [1, 7, 1]
+    # Who comes late hears that it is gone, too.
+    heard = ["InterruptedRank: rank 2 was interrupted"], ["InterruptedRank: rank 2 was interrupted and has ended"]
+    assert all(lines in heard for lines in said) and statuses == [1, 7, 1], texts
     assert ended - begin < 10
+
+
+def test_ranks_that_were_interrupted_and_go_on_are_planned_for_anew():
+    """As in a notebook. Rank 1 is elsewhere when it is interrupted: it hears of it only where it asks again."""
+    with planner() as one, Ranks("manners_worker.py", WORLD, one.address, "again") as ranks:
+        for rank, word in zip(ranks.processes, ("waits", "there", "waits", "waits"), strict=True):
+            while not (line := rank.stdout.readline()).startswith(word):
+                assert line.split()[0] in ("0/fw", "bucketd:", "there"), line
+        for rank in ranks.processes:
+            os.kill(rank.pid, signal.SIGINT)
+            while not (line := rank.stdout.readline()).startswith("interrupted"):
+                assert line == "waits\n", line
+        ended = ranks.wait(60)
+    scopes = [[line for line in text.splitlines() if line.startswith("1.0/fw ")] for _, text in ended]
+    assert [status for status, _ in ended] == [0] * WORLD and scopes == [scopes[0]] * WORLD and len(scopes[0]) == 1, ended
 
 
 def test_an_address_where_nobody_is_is_known_after_three_seconds():

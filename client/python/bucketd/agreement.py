@@ -2,13 +2,17 @@
 
 Through torch.distributed's key-value store, not with a collective: a rank that is late, dead or has another graph must
 show up as an error with its number, not as a hang. For each scope (one compiled graph) every rank posts a record; the
-first rank of the scope, its leader, reads all of them and posts one verdict, which every rank obeys. That is four store
-operations a rank, with the one that says where it is, and one wait for each rank at the leader. A plan takes two rounds: one
-before any rank changes its graph, one when all have compiled what they made of it.
+first rank of the scope, its leader, reads all of them and posts one verdict, which every rank obeys. That is five store
+operations a rank, with those that say where it is and ask whether one was interrupted, and one wait for each rank at the leader.
+A plan takes two rounds: one before any rank changes its graph, one when all have compiled what they made of it.
+
+A rank that is interrupted (Ctrl-C) ends what the others wait for. It may be caught: in a notebook the training is begun again. So the
+ranks then go on in another part of the store, a new attempt, where nothing is left of the one that was interrupted.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import json
@@ -33,6 +37,8 @@ _LEAST_PAUSE, _MOST_PAUSE = 0.005, 1.0
 # The leader, before it ends with what it heard so: the others are to hear it, too.
 _STAY = 4 * _LOOK
 STOPPED = "stopped"
+INTERRUPTED = "was interrupted"
+ENDED = "was interrupted and has ended"
 # Of what a failure says to the other ranks: a compiler's may be megabytes.
 _MOST_TEXT = 4000
 
@@ -110,18 +116,23 @@ class Agreement:
         try:
             yield
         except KeyboardInterrupt:
-            self.say_stopped("was interrupted")
+            self.say_stopped(INTERRUPTED)
             raise
 
     def say_stopped(self, why: str) -> None:
         """Waits of the others for this rank, of which there may be some or none, end with its number and `why`."""
         if self.store is not None:
+            if why == INTERRUPTED:
+                atexit.register(self.say_stopped, ENDED)
             # In a thread, since the store may not answer.
-            background.run(lambda: self._set_stopped(f"rank {self.rank} {why}")).join(_LOOK)
+            background.run(lambda: set_stopped(self.store, self.rank, why)).join(_LOOK)
 
-    def _set_stopped(self, text: str) -> None:
-        with contextlib.suppress(Exception):  # the others will find the store gone
-            self.store.clone().set(STOPPED, text)
+    def is_over(self) -> bool:
+        """Whether a rank was interrupted: those who come back, and this one is here, begin a new attempt()."""
+        if self.store is None or not _was_interrupted(self.store):
+            return False
+        atexit.unregister(self.say_stopped)
+        return True
 
     # -- both sides
 
@@ -217,6 +228,29 @@ class Agreement:
 
     def _read(self, key: str, until: float):
         return json.loads(self.store.get(key)) if wait_for(self.store, [key], until) else None
+
+
+def attempt(store) -> tuple[int, object]:
+    """The first one in which no rank was interrupted: its number, and where in `store` it is."""
+    import torch.distributed as dist
+
+    number = 0
+    while _was_interrupted(store):
+        number, store = number + 1, dist.PrefixStore("again", store)
+    return number, store
+
+
+def _was_interrupted(store) -> bool:
+    return store.check([STOPPED]) and store.get(STOPPED).decode().endswith(INTERRUPTED)
+
+
+def set_stopped(store, rank: int, why: str) -> None:
+    """The first word stands. Who is interrupted ends this attempt; who stops for good, the one that the others are at."""
+    with contextlib.suppress(Exception):  # the others will find the store gone
+        own = own_connection(store)
+        if why != INTERRUPTED:
+            _, own = attempt(own)
+        own.compare_set(STOPPED, "", f"rank {rank} {why}")
 
 
 def _failure(error: BaseException, leaves_unplanned: bool) -> dict:

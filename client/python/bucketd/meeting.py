@@ -9,6 +9,7 @@ then on stands under the first rank's word.
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import dataclasses
@@ -18,7 +19,7 @@ import threading
 import time
 
 from . import background
-from .agreement import STOPPED, are_set, await_key, own_connection, ranks_text, spans_text
+from .agreement import ENDED, INTERRUPTED, are_set, await_key, own_connection, ranks_text, set_stopped, spans_text
 from .errors import AgreementError, BucketdError
 
 log = logging.getLogger("bucketd")
@@ -116,15 +117,19 @@ class _Meeting:
         except KeyboardInterrupt:
             background.run(lambda: self._say_stopped(mine, rank)).join(2 * _LAST_LOOK)  # the store may not answer
             raise
+        atexit.unregister(set_stopped)
         self.store.set(f"{word}/here/{rank}", "")
         return Met(int(number), word)
 
     def _say_stopped(self, mine: str, rank: int) -> None:
+        import torch.distributed as dist
+
         with contextlib.suppress(Exception):
             store = self.store.clone()
             if are_set(store, [mine], time.monotonic() + _LAST_LOOK, background.ending):
-                word = store.get(mine).decode().split()[1]
-                store.set(f"{word}/{STOPPED}", f"rank {rank} was interrupted")
+                place = dist.PrefixStore(store.get(mine).decode().split()[1], store)
+                set_stopped(place, rank, INTERRUPTED)
+                atexit.register(set_stopped, place, rank, ENDED)
 
 
 of_this_process = Meetings()

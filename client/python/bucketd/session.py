@@ -34,7 +34,7 @@ from . import (
     twins,
     verify,
 )
-from .agreement import Agreement, LeaderFailed, job_store
+from .agreement import Agreement, LeaderFailed, attempt, job_store
 from .errors import BackwardLater, BucketdError, GraphRefused, InterruptedRank, PlannerError, PlanRejected, advise
 from .graph import GraphError, RawGraph
 from .job import rank_and_world
@@ -79,14 +79,14 @@ class Ordinal:
     no number unless it needs a plan of its own. `inductor` compiles it; `fused`: it is planned with the costs of the kernels that
     Inductor fuses."""
 
-    def __init__(self, numbers: Iterator[int], code: Hashable, fused: bool, inductor: bool):
-        self._numbers, self.code, self.fused, self.inductor = numbers, code, fused, inductor
+    def __init__(self, draw: Callable[[], str], code: Hashable, fused: bool, inductor: bool):
+        self._draw, self.code, self.fused, self.inductor = draw, code, fused, inductor
         self.in_forward = False  # while the forward, and what PyTorch compiles with it, is compiled
         self.follows = False  # the forward runs by another one's plan, whose backward the ranks have not agreed on yet
 
     @functools.cached_property
-    def number(self) -> int:
-        return next(self._numbers)
+    def number(self) -> str:
+        return self._draw()
 
 
 class Session:
@@ -96,7 +96,8 @@ class Session:
     def __init__(self, asked: settings.Settings):
         self.settings = asked
         self._met = meeting.Met(0)
-        self._ordinals = itertools.count()
+        self._place = None  # where the ranks have met: store, rank, ranks
+        self._ordinals: Iterator[str] = iter(())
         self._agreement = None
         self._asker = None
         self._lock = threading.RLock()
@@ -113,11 +114,11 @@ class Session:
     def agreement(self) -> Agreement:
         """With the ranks that there are at first use."""
         with self._lock:
-            return self._join()
+            return self._agreement or self._join()
 
     def next_ordinal(self, code: Hashable = None, fused: bool = False, inductor: bool = False) -> Ordinal:
         """Of what is compiled now, from `code` where that is known; `inductor`: by that, whether or not its kernels are priced `fused`."""
-        return Ordinal(self._ordinals, code, fused, inductor or fused)
+        return Ordinal(lambda: next(self._ordinals), code, fused, inductor or fused)
 
     def plan(self, *args, **more) -> fx.GraphModule:
         """What planned() gives, for a caller who is not known to make anything of it."""
@@ -135,6 +136,9 @@ class Session:
 
         Raises, on every rank, where one of them has no plan or another one, or cannot make what runs it.
         """
+        with self._lock:
+            if self._agreement is not None and self._agreement.is_over():
+                self._agreement = None
         agreement = self.agreement
         with agreement.telling_of_interrupts():
             planned, edit = self._plan(gm, context, kind, ordinal, parameter_order)
@@ -269,7 +273,7 @@ class Session:
     def _number_again(self, agreed: following.Agreed, kind: str, ordinal: Ordinal) -> None:
         if kind == "fw" and (ordinal.code, "bw") not in self._agreed:
             # No backward of this code was compiled yet: that of this forward is the others' first one.
-            ordinal.number, ordinal.follows = int(agreed.scope.split("/")[-2]), True
+            ordinal.number, ordinal.follows = agreed.scope.split("/")[-2], True
 
     def _without(self, agreed: following.Agreed, kind: str, ordinal: Ordinal):
         self._number_again(agreed, kind, ordinal)
@@ -373,30 +377,35 @@ class Session:
     # -- the other ranks
 
     def _join(self) -> Agreement:
-        if self._agreement is None:
-            import torch.distributed as dist
-
-            store = job_store("bucketd")
-            # Without torch.distributed ranks can meet at the planner alone, if it knows their job.
-            job = self.settings.job
-            rank, world = rank_and_world() if store is not None or job is not None or self.settings.ranks else (0, 1)
-            ranks = tuple(sorted(self.settings.ranks or range(world)))
-            if rank not in ranks:
-                raise BucketdError(f"ranks={list(ranks)} does not contain this process, rank {rank}")
-            if store is None and len(ranks) > 1 and job is None:
-                raise BucketdError(f"ranks={list(ranks)}: nobody brings them together: torch.distributed is not initialised, or its groups "
-                                   "are fake, and job=, by which the planner would, is not given")
-            if store is None and len(ranks) > 1 and self.settings.fallback != "error":
-                raise BucketdError(f"fallback={self.settings.fallback!r} is decided for all ranks through torch.distributed's "
-                                   f"key-value store, and torch.distributed is not initialised")
-            if len(ranks) == 1:
-                store = None
-            self._met = meeting.of_this_process.meet(store, rank, ranks, 2 * self.settings.deadline)
-            if store is not None:
-                store = dist.PrefixStore(self._met.word, store)
-            self._agreement = Agreement(store, rank, ranks, self.settings.fallback, 2 * self.settings.deadline)
-            self._asker = asking.Asker(self.settings, self._agreement, self._met.number)
+        self._place = self._place or self._meet()
+        store, rank, ranks = self._place
+        number, store = attempt(store) if store is not None else (0, None)
+        again = f"{number}." if number else ""
+        self._ordinals = (f"{again}{n}" for n in itertools.count())
+        self._agreement = Agreement(store, rank, ranks, self.settings.fallback, 2 * self.settings.deadline)
+        self._asker = asking.Asker(self.settings, self._agreement, self._met.number)
         return self._agreement
+
+    def _meet(self) -> tuple[object, int, tuple[int, ...]]:
+        import torch.distributed as dist
+
+        store = job_store("bucketd")
+        # Without torch.distributed ranks can meet at the planner alone, if it knows their job.
+        job = self.settings.job
+        rank, world = rank_and_world() if store is not None or job is not None or self.settings.ranks else (0, 1)
+        ranks = tuple(sorted(self.settings.ranks or range(world)))
+        if rank not in ranks:
+            raise BucketdError(f"ranks={list(ranks)} does not contain this process, rank {rank}")
+        if store is None and len(ranks) > 1 and job is None:
+            raise BucketdError(f"ranks={list(ranks)}: nobody brings them together: torch.distributed is not initialised, or its groups "
+                               "are fake, and job=, by which the planner would, is not given")
+        if store is None and len(ranks) > 1 and self.settings.fallback != "error":
+            raise BucketdError(f"fallback={self.settings.fallback!r} is decided for all ranks through torch.distributed's "
+                               f"key-value store, and torch.distributed is not initialised")
+        if len(ranks) == 1:
+            store = None
+        self._met = meeting.of_this_process.meet(store, rank, ranks, 2 * self.settings.deadline)
+        return dist.PrefixStore(self._met.word, store) if store is not None else None, rank, ranks
 
 
 def _comm_backend(raw: RawGraph) -> str:
