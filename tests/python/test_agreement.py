@@ -9,7 +9,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from bucketd.agreement import ENDED, INTERRUPTED, Agreement, attempt, await_key, hearing_signals, ranks_text
+from bucketd.agreement import ENDED, INTERRUPTED, Agreement, attempt, await_key, difference, hearing_signals, ranks_text
 from bucketd.errors import AgreementError, EmbeddedError, InterruptedRank, PlannerError, PlanRejected
 
 WORLD = 4
@@ -63,6 +63,12 @@ def test_a_rank_without_a_field_differs():
 def groups(*entries):
     """Each an entry by ranks of what the ranks hold, from rank 0 on."""
     return settle(agree(lambda rank: {"process groups": entries[rank]}))
+
+
+def test_ranks_whose_graphs_differ_are_told_what_makes_them():
+    text = difference({0: {"graph digest": "aa", "plan": "P"}, 1: {"graph digest": "bb", "plan": "Q"}})
+    assert text.endswith("and compile nothing that some ranks do and others do not (`if rank == 0: ...`)")
+    assert "if rank" not in difference({0: {"plan": "P"}, 1: {"plan": "Q"}})
 
 
 def test_members_of_a_group_agree_on_it_alone():
@@ -254,7 +260,8 @@ def test_a_rank_that_is_only_late_is_not_at_another_scope():
 
     results = settle(step, deadline=0.5)
     assert results.pop(3) is None
-    assert all(str(error).endswith("no word from rank 3 within 0.5 s (deadline= is half of that)") for error in results.values())
+    assert all(str(error).endswith("no word from rank 3 within 0.5 s (deadline= is half of that; ranks= names those that run this "
+                                   "program, where others run another one)") for error in results.values())
 
 
 def test_an_attempt_is_over_with_the_first_interrupt_and_who_stops_for_good_ends_the_one_that_the_others_are_at():

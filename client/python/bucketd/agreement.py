@@ -39,6 +39,8 @@ _STAY = 4 * _LOOK
 STOPPED = "stopped"
 INTERRUPTED = "was interrupted"
 ENDED = "was interrupted and has ended"
+# The field of a record that tells whether ranks have one graph.
+GRAPH = "graph digest"
 # Of what a failure says to the other ranks: a compiler's may be megabytes.
 _MOST_TEXT = 4000
 
@@ -214,7 +216,8 @@ class Agreement:
     def _missing(self, scope: str) -> str:
         silent = [r for r in self.ranks if not self.store.check([f"{scope}/{r}"])]
         shown = ranks_text(silent[:_MISSING_SHOWN]) + (" ..." if len(silent) > _MISSING_SHOWN else "")
-        return f"no word from {shown} within {self.deadline:g} s (deadline= is half of that){self.apart()}"
+        return f"no word from {shown} within {self.deadline:g} s (deadline= is half of that; ranks= names those that run " \
+               f"this program, where others run another one){self.apart()}"
 
     # -- the others
 
@@ -277,7 +280,10 @@ def difference(held: dict[int, dict]) -> str:
             found.extend(_sides(f"{name} of {ranks_text(among)}", among))
         if not entries:
             found.extend(_sides(name, by_rank))
-    return f"the ranks differ: {'; '.join(found)}; start all of them with one script, options and installation" if found else ""
+    help_ = "start all of them with one script, options and installation"
+    if any(each.startswith(f"{GRAPH}: ") for each in found):
+        help_ += ", and compile nothing that some ranks do and others do not (`if rank == 0: ...`)"
+    return f"the ranks differ: {'; '.join(found)}; {help_}" if found else ""
 
 
 def _sides(what: str, by_rank: dict[int, object]) -> list[str]:

@@ -34,7 +34,7 @@ from . import (
     twins,
     verify,
 )
-from .agreement import Agreement, LeaderFailed, attempt, job_store
+from .agreement import GRAPH, Agreement, LeaderFailed, attempt, job_store
 from .errors import BackwardLater, BucketdError, GraphRefused, InterruptedRank, PlannerError, PlanRejected, advise
 from .graph import GraphError, RawGraph
 from .job import rank_and_world
@@ -340,7 +340,8 @@ class Session:
         options = self.settings.plan_options(parameter_order, _comm_backend(captured.raw))
         record = {f"option {name}": text for name, text in settings.describe_options(options).items()}
         record["costs"] = normalized.graph.costs or "node by node"
-        record["graph digest"] = asked.hex()
+        record["collectives"] = str(sum(node.collective is not None for node in graph.nodes))
+        record[GRAPH] = asked.hex()
         record["twin groups"] = self.settings.twin_groups
         record["process groups"] = mesh.identities(captured.raw.groups)
         try:
