@@ -228,7 +228,7 @@ def test_every_entry_point_says_what_its_arguments_are(joints):
             bucketd.backend(**{name: wrong})
     # The same words where they are typed and where they are checked.
     assert set(SettingsArgs.__annotations__) == {field.name for field in dataclasses.fields(Settings)}
-    with pytest.raises(TypeError, match="positional"):
+    with pytest.raises(TypeError, match="takes arguments by name"):
         bucketd.backend("auto")
 
 

@@ -102,6 +102,11 @@ def test_inductors_options_for_another_compiler_are_said_to_be_read_by_nothing_o
     assert told == ["bucketd: nothing reads mode='max-autotune': compiler=\"inductor\" would"]
 
 
+def test_who_gives_the_function_where_a_backend_is_wanted_is_told_what_to_write():
+    with pytest.raises(Exception, match=r"torch.compile\(model, backend=bucketd.backend\(\)\)"):
+        torch.compile(torch.sin, backend=bucketd.backend)(torch.ones(2))
+
+
 @pytest.mark.parametrize("how", [{}, {"partitioner": "min_cut", "job": bucketd.Job("saved"), "options": {"effort": 3}}, {"compiler": "inductor"}])
 def test_a_compiled_model_is_saved_with_what_its_backend_was_asked_for(how):
     backend = bucketd.backend(**how)

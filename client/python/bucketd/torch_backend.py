@@ -37,7 +37,7 @@ Pass = Callable[[fx.GraphModule, Sequence[object]], fx.GraphModule | None]
 
 
 def backend(
-    *,
+    *called: object,
     model: torch.nn.Module | None = None,
     param_order: Sequence[str] | None = None,
     compiler: Literal["aot_eager", "inductor"] | Callable[[fx.GraphModule, Sequence[object]], Callable] = "aot_eager",
@@ -67,6 +67,8 @@ def backend(
     on_plan        called with each `Planned` graph, before it first runs (and before Inductor, which then changes its module)
     settings       how to plan, and with whom: bucketd.SettingsArgs says what there is
     """
+    if called:  # by torch.compile, or with a model that has no name
+        raise TypeError("bucketd.backend() makes a backend, and takes arguments by name: torch.compile(model, backend=bucketd.backend())")
     for name, value, known in (("compiler", compiler, ("aot_eager", INDUCTOR)), ("partitioner", partitioner, (None, *_PARTITIONERS)),
                                *(("passes", each, (PLAN,)) for each in passes)):
         if value not in known and not callable(value):
