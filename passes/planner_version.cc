@@ -2,6 +2,6 @@
 
 namespace bucketd {
 
-const char kPlannerVersion[] = "17";
+const char kPlannerVersion[] = "18";
 
 }  // namespace bucketd
