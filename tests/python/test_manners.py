@@ -94,11 +94,11 @@ def test_ranks_that_wait_are_interrupted_within_a_second(what):
         begin = time.monotonic()
         for rank in ranks.processes:
             os.kill(rank.pid, signal.SIGINT)
-        # c10d may warn where rank 0, whose store it is, ends first.
-        heard = [next((line.split() for line in rank.stdout if not line.startswith("[")), []) for rank in ranks.processes]
+        # c10d may warn, on several lines, where rank 0, whose store it is, ends first.
+        heard = [next((line.split() for line in rank.stdout if line.startswith("interrupted ")), []) for rank in ranks.processes]
         statuses = [rank.wait() for rank in ranks.processes]
         ended = time.monotonic()
-    assert [word[:1] for word in heard] == [["interrupted"]] * WORLD and statuses == [7] * WORLD
+    assert all(heard) and statuses == [7] * WORLD
     assert max(float(at) for _, at in heard) - begin < 1 and ended - begin < 10
 
 
