@@ -46,6 +46,13 @@ absl::Status Check(const v1::PlanSelection& selection) {
   return absl::OkStatus();
 }
 
+// Of what this server knows: a field of a later version selects nothing here, and may not stand for
+// a selection.
+bool IsEmpty(const v1::PlanSelection& selection) {
+  return !selection.has_tenant() && selection.key_sha256().empty() &&
+         selection.graph_digest().empty() && selection.not_used_since_ms() == 0;
+}
+
 // What a key alone can say.
 bool Matches(const v1::PlanSelection& selection, absl::string_view key) {
   if (selection.has_tenant() && PlanKeyField(key, "tenant") != selection.tenant()) return false;
@@ -179,8 +186,7 @@ absl::StatusOr<v1::EvictPlansResponse> Admin::EvictPlans(const v1::EvictPlansReq
                                                          const Actor& by) {
   const v1::PlanSelection& selection = request.selection();
   RETURN_IF_ERROR(Check(selection));
-  const bool is_empty = selection.ByteSizeLong() == 0;
-  if (is_empty != request.all()) {
+  if (IsEmpty(selection) != request.all()) {
     return MakeError(Reason::kRequestMalformed,
                      request.all() ? "all: a selection is given too; say one of the two"
                                    : "selection: it is empty; say `all` if that is meant");

@@ -385,6 +385,10 @@ TEST_F(AdminServerTest, SelectionsThatMakeNoSenseAreRefused) {
   expect_refused([](v1::PlanSelection& s) { s.set_graph_digest("abcdef"); });
   expect_refused([](v1::PlanSelection& s) { s.set_not_used_since_ms(-1); });
   expect_refused([](v1::PlanSelection& s) { s.set_tenant("a"); }, /*all=*/true);
+  // Of a later version: whoever asks for some plans does not mean all.
+  expect_refused([](v1::PlanSelection& s) {
+    s.GetReflection()->MutableUnknownFields(&s)->AddVarint(1000, 1);
+  });
   v1::ListPlansRequest list;
   list.set_limit(10'001);
   EXPECT_EQ(client::ReasonOf(admin_->ListPlans(list).status()), "REQUEST_MALFORMED");
