@@ -66,7 +66,10 @@ class EngineClient final : public Store {
                             const std::optional<std::string>* before,
                             const std::optional<absl::string_view>& after,
                             const AuditLine* line) override {
-    return Write("ChangeRecord", [&] {
+    const char* const call = before != nullptr   ? "ReplaceRecord"
+                             : after.has_value() ? "PutRecord"
+                                                 : "EraseRecord";
+    return Write(call, [&] {
       const absl::Status put = inner().ChangeRecord(shelf, key, before, after, line);
       std::optional<std::string> value;
       if (after.has_value()) value = std::string(*after);

@@ -24,7 +24,7 @@ constexpr seconds kLongest{40};  // that one thing is broken, and until it is up
 // Until a replica has lapsed, the ranks that asked it have come elsewhere, and those there agree.
 constexpr seconds kOthersDecide{35};
 constexpr uint32_t kFewRanks = 64;
-constexpr std::array kWhere = {"",        "WriteTogether", "WriteTogether", "ChangeRecord",
+constexpr std::array kWhere = {"",        "WriteTogether", "WriteTogether", "ReplaceRecord",
                                "PutPlan", "GetRecords"};
 
 // What jobs ask for as site@latest.
